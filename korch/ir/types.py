@@ -1,0 +1,92 @@
+"""Tensor types: a dtype and a static shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import ml_dtypes
+import numpy as np
+
+
+class DType(StrEnum):
+    """Element types, named as in NumPy (`bfloat16` as in ml_dtypes)."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    INT8 = "int8"
+    UINT64 = "uint64"
+    UINT32 = "uint32"
+    UINT16 = "uint16"
+    UINT8 = "uint8"
+    BOOL = "bool"
+
+    @property
+    def numpy(self) -> np.dtype:
+        return np.dtype(ml_dtypes.bfloat16) if self is DType.BFLOAT16 else np.dtype(self.value)
+
+    @property
+    def size(self) -> int:
+        """Bytes per element."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self in FLOATS
+
+    @property
+    def is_signed(self) -> bool:
+        return self in FLOATS or self.value.startswith("int")
+
+    @property
+    def is_integer(self) -> bool:
+        return self not in FLOATS and self is not DType.BOOL
+
+    @staticmethod
+    def of(dtype: np.dtype | type) -> DType:
+        """The DType of a NumPy dtype; ValueError when Korch has none for it."""
+        return DType(np.dtype(dtype).name)
+
+
+FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The type of a value. `str` prints it as `float32[1,3,224,224]`; a scalar is `float32[]`."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.dtype.size
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+    @staticmethod
+    def parse(text: str) -> TensorType:
+        """The inverse of `str`; ValueError on anything else."""
+        dtype, bracket, rest = text.strip().partition("[")
+        if not bracket or not rest.endswith("]"):
+            raise ValueError(f"not a tensor type: {text!r} (expected for example float32[1,3])")
+        return TensorType(DType(dtype), tuple(int(d) for d in rest[:-1].split(",") if d.strip()))
+
+    @staticmethod
+    def of(array: np.ndarray) -> TensorType:
+        return TensorType(DType.of(array.dtype), tuple(array.shape))
