@@ -1,8 +1,8 @@
 """What an importer hands to fission: the model's operators with every shape, dtype and constant known.
 
 An `OperatorGraph` is a model after import. Symbolic dimensions are bound, functions inlined, shape arithmetic
-folded, dead operators gone. Value names are the model's own wherever it has one; names are unique over a graph
-and its subgraphs, so a subgraph refers to values of the graph around it by name.
+folded, dead operators gone. Value names are the model's own wherever it has one. They are unique over a graph
+and its subgraphs, so a subgraph refers to values of the graphs around it by name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class Operator:
     - `domain` is "" for the standard operators; `version` is the version of its operator set in force.
     - `name` is the node's name, or one made up from its type (`Relu_3`). It is unique in the model.
     - `inputs` has "" for an absent optional input. Trailing absent ones are cut off.
-    - `outputs` has "" for an optional output that nothing uses. Trailing unused ones are cut off.
-    - `attributes` holds only what the node states, defaults are not filled in. Values are int, float, str, a tuple
-      of one of these, np.ndarray (a tensor attribute), or OperatorGraph (a body of If, Loop or Scan).
+    - `outputs` is as long as the node states, with "" for an output that nothing uses (an output that is never
+      computed and one that is never read look the same).
+    - `attributes` holds only what the node states; defaults are not filled in. Values are int, float, str, a
+      tuple of one of these, np.ndarray (a tensor), or OperatorGraph (a body of If, Loop or Scan).
     """
 
     op_type: str
@@ -40,13 +41,13 @@ class Operator:
 class OperatorGraph:
     """A model's operators in an order in which every value comes before its users.
 
-    - `types` has the type of every input, constant and operator output; in a subgraph also that of every outer
-      value that it, or a subgraph of it, reads.
-    - `inputs` and `outputs` pair interface names with values. Several outputs may name one value; an output may be
-      an input, a constant or, in a subgraph, an outer value.
-    - `constants` holds what is known at import: initializers, Constant nodes, everything folded. Only constants in
-      use are kept. An array may be a view with strides of 0 (a huge constant of one repeated value); all are
-      read-only.
+    - `types` has the type of every input, every constant and every output of an operator; in a subgraph also
+      that of every outer value which it, or a subgraph of it, reads.
+    - `inputs` and `outputs` pair interface names with values. Several outputs may name one value; an output may
+      be an input, a constant or, in a subgraph, an outer value.
+    - `constants` holds what is known at import: initializers, Constant nodes, everything folded; only what is
+      in use. A subgraph has none of its own: those it reads are among the outermost graph's. Arrays are
+      read-only, and may be views with strides of 0 (a huge constant of one repeated value).
     """
 
     name: str
