@@ -1,0 +1,62 @@
+"""`korch optimize`: a model in, one `.korch` file out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from korch.cli.common import (
+    JsonOption,
+    ShapeOption,
+    ThreadsOption,
+    console,
+    errors_in_one_line,
+    parse_shapes,
+    print_json,
+    progress_bar,
+    say,
+)
+
+
+def optimize(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: MODEL.korch.")] = None,
+    shape: ShapeOption = None,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", help="host, x86_64, x86_64_v3, x86_64_v4 or aarch64.")
+    ] = None,
+    threads: ThreadsOption = 0,
+    numerics: Annotated[str, typer.Option(help="strict or default.")] = "default",
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Seconds for selection; the best plan so far is taken then.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the cheapest plan for MODEL on this machine and write it as one file."""
+    from korch.pipeline import Options, optimize_to_file
+    from korch.report.text import summary_text
+
+    with errors_in_one_line():
+        options = Options(
+            shapes=parse_shapes(shape),
+            target=(target or ["host"])[0],
+            threads=threads,
+            numerics=numerics,
+            budget=budget,
+        )
+        if len(target or ()) > 1:
+            from korch.errors import UnsupportedModel
+
+            raise UnsupportedModel("several --target in one file are not supported yet; run once for each")
+        path = output or model.with_suffix(".korch")
+        with progress_bar() as progress:
+            summary = optimize_to_file(model, path, options, progress)
+        for line in summary.dropped:
+            console.print(f"dropped: {line}", markup=False)
+        if json:
+            print_json(summary.json())
+        else:
+            say(summary_text(summary))
+            say(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MiB)")

@@ -1,0 +1,286 @@
+"""Measured costs of fragments: look up, generate, compile, and measure what is not yet known.
+
+Compiling and measuring are separate phases, so that a compiler never runs beside a measurement. Measuring runs in
+a spawned worker process (`korch.costs.worker`) with a time limit: a kernel that crashes, hangs or returns wrong
+numbers is dropped and named, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from korch.codegen.c.backend import kernel_hash, library_source
+from korch.codegen.kernel import Kernel
+from korch.codegen.target import Target
+from korch.codegen.toolchain import Toolchain, compile_shared
+from korch.costs.database import Cost, Database
+from korch.costs.worker import HARNESS, Batch, Job, Outcome, send
+from korch.errors import ToolchainError
+from korch.ir.fragment import Fragment
+
+C_BACKEND = "korch.codegen.c.backend:implementations"
+KERNELS_PER_LIBRARY = 24
+SECONDS_PER_KERNEL = 30.0
+SECONDS_PER_REFERENCE = 300.0
+
+Implementations = Callable[[Fragment, Target], tuple[Kernel, ...] | str]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The state that costs are measured in."""
+
+    device: str
+    toolchain: Toolchain
+    target: Target
+    threads: int
+    runtime: Path
+    cold_bytes: int = 0
+    backend: str = C_BACKEND
+    seconds_per_kernel: float = SECONDS_PER_KERNEL
+
+    @property
+    def text(self) -> str:
+        weights = "cold" if self.cold_bytes else "warm"
+        return f"{self.device}|{self.target.name}|{self.toolchain.version}|{self.threads} threads|weights {weights}"
+
+    @property
+    def implementations(self) -> Implementations:
+        module, _, name = self.backend.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The cheapest implementation of a fragment that works, and its microseconds per call."""
+
+    microseconds: float
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An implementation that was refused, and why."""
+
+    fragment: Fragment
+    label: str
+    reason: str
+
+
+@dataclass
+class Measurer:
+    """Measures fragments in one setting; `choices` accumulates by fragment key (None: nothing computes it)."""
+
+    setting: Setting
+    database: Database
+    progress: Callable[[str, int, int], None] = lambda phase, done, total: None
+    choices: dict[str, Choice | None] = field(default_factory=dict[str, Choice | None])
+    dropped: list[Dropped] = field(default_factory=list[Dropped])
+    measured: int = 0
+
+    def measure(self, fragments: Iterable[Fragment]) -> dict[str, Choice | None]:
+        """The best implementation of each fragment, by its key."""
+        wanted = {f.key: f for f in fragments}
+        missing = [f for key, f in wanted.items() if key not in self.choices]
+        kernels: dict[str, tuple[Kernel, ...]] = {}
+        todo: list[tuple[Fragment, int, Kernel]] = []
+        costs: dict[str, dict[str, Cost]] = {}
+        for done, fragment in enumerate(missing):
+            self.progress("generate", done, len(missing))
+            offered = self.setting.implementations(fragment, self.setting.target)
+            if isinstance(offered, str):
+                self.dropped.append(Dropped(fragment, "none", offered))
+                offered = ()
+            kernels[fragment.key] = offered
+            costs[fragment.key] = self.database.costs(fragment.key, self.setting.text)
+            known = costs[fragment.key]
+            todo.extend((fragment, i, k) for i, k in enumerate(offered) if kernel_hash(k) not in known)
+        for cost in self._measure_all(todo):
+            costs[cost.fragment][cost.kernel] = cost
+        for fragment in missing:
+            self.choices[fragment.key] = self._best(fragment, kernels[fragment.key], costs[fragment.key])
+        return {key: self.choices[key] for key in wanted}
+
+    def _best(self, fragment: Fragment, kernels: Sequence[Kernel], costs: dict[str, Cost]) -> Choice | None:
+        best: Choice | None = None
+        for kernel in kernels:
+            cost = costs[kernel_hash(kernel)]
+            if cost.microseconds is None:
+                self.dropped.append(Dropped(fragment, kernel.label, cost.failure or "unknown"))
+            elif best is None or cost.microseconds < best.microseconds:
+                best = Choice(cost.microseconds, kernel)
+        return best
+
+    def _measure_all(self, todo: list[tuple[Fragment, int, Kernel]]) -> list[Cost]:
+        """Compiles, then measures; every result is stored as soon as it is known."""
+        if not todo:
+            return []
+        found: list[Cost] = []
+        with tempfile.TemporaryDirectory(prefix="korch-") as folder, _Workers(self.setting) as workers:
+            groups = [todo[i : i + KERNELS_PER_LIBRARY] for i in range(0, len(todo), KERNELS_PER_LIBRARY)]
+            compiled, failed = self._compile_all(groups, Path(folder))
+            found.extend(failed)
+            self.database.store(failed)
+            done = len(failed)
+            for library, group in compiled:
+                jobs = {kernel_hash(k): (f, i, k) for f, i, k in group}
+                for kernel, outcome in workers.run(library, group):
+                    fragment, _, made = jobs[kernel]
+                    cost = self._cost(fragment, made, outcome.microseconds, outcome.failure)
+                    self.database.store([cost])
+                    found.append(cost)
+                    done += 1
+                    self.measured += 1
+                    self.progress("measure", done, len(todo))
+        return found
+
+    def _cost(self, fragment: Fragment, kernel: Kernel, us: float | None, failure: str | None) -> Cost:
+        return Cost(fragment.key, kernel_hash(kernel), self.setting.text, kernel.label, us, failure)
+
+    def _compile_all(
+        self, groups: list[list[tuple[Fragment, int, Kernel]]], folder: Path
+    ) -> tuple[list[tuple[Path, list[tuple[Fragment, int, Kernel]]]], list[Cost]]:
+        """One library a group. A group that does not compile is tried kernel by kernel."""
+        compiled: list[tuple[Path, list[tuple[Fragment, int, Kernel]]]] = []
+        failed: list[Cost] = []
+
+        def build(item: tuple[str, list[tuple[Fragment, int, Kernel]]]) -> Path | str:
+            name, group = item
+            source = library_source(
+                [(_symbol(i), k) for i, (_, _, k) in enumerate(group)], self.setting.target, HARNESS
+            )
+            try:
+                output = folder / f"{name}.so"
+                compile_shared(self.setting.toolchain, source, self.setting.target, output)
+                return output
+            except ToolchainError as error:
+                return str(error)
+
+        named = [(f"library{n}", group) for n, group in enumerate(groups)]
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            for done, ((name, group), result) in enumerate(zip(named, pool.map(build, named), strict=True)):
+                self.progress("compile", done + 1, len(groups))
+                if isinstance(result, Path):
+                    compiled.append((result, group))
+                    continue
+                for k, one in enumerate(group):
+                    alone = build((f"{name}_{k}", [one]))
+                    if isinstance(alone, Path):
+                        compiled.append((alone, [one]))
+                    else:
+                        failed.append(self._cost(one[0], one[2], None, f"does not compile: {alone}"))
+        return compiled, failed
+
+
+def _symbol(index: int) -> str:
+    return f"kernel_{index}"
+
+
+class _Workers:
+    """The worker process, started again whenever it dies."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def run(self, library: Path, group: list[tuple[Fragment, int, Kernel]]) -> Iterator[tuple[str, Outcome]]:
+        """Yields each kernel's outcome. After a crash the kernels that remain go to a new worker."""
+        jobs = [Job(f, i, kernel_hash(k), _symbol(n)) for n, (f, i, k) in enumerate(group)]
+        while jobs:
+            for outcome in self._attempt(library, tuple(jobs)):
+                jobs.pop(0)
+                yield outcome.kernel, outcome
+
+    def _attempt(self, library: Path, jobs: tuple[Job, ...]) -> Iterator[Outcome]:
+        """Outcomes in the order of the jobs; ends early, with a failure for the culprit, when the worker dies."""
+        s = self.setting
+        batch = Batch(s.backend, library, s.runtime, s.threads, s.target, s.cold_bytes, jobs)
+        process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        limit = SECONDS_PER_REFERENCE
+        done = 0
+        try:
+            send(process.stdin, batch)  # type: ignore[arg-type]
+            while (outcome := _receive(process.stdout.fileno(), limit)) is not None:
+                assert isinstance(outcome, Outcome)
+                limit = s.seconds_per_kernel if outcome.started else SECONDS_PER_REFERENCE
+                if not outcome.started:
+                    done += 1
+                    yield outcome
+            return
+        except (TimeoutError, EOFError, BrokenPipeError) as error:
+            self._stop()
+            how = _death(process) if not isinstance(error, TimeoutError) else f"took longer than {limit:g} s"
+        if done < len(jobs):
+            yield Outcome(jobs[done].kernel, failure=how)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self.process is None or self.process.poll() is not None:
+            environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+            environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "korch.costs.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+        return self.process
+
+    def _stop(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            self.process.wait()
+            for stream in (self.process.stdin, self.process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+            self.process = None
+
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return (
+        f"crashed the process (signal {-code})"
+        if code and code < 0
+        else f"ended the process (exit code {code})"
+    )
+
+
+def _receive(descriptor: int, seconds: float) -> object | None:
+    """The worker's next message; TimeoutError when none comes in time, EOFError when the worker is gone."""
+    deadline = time.monotonic() + seconds
+
+    def read(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                raise TimeoutError
+            chunk = os.read(descriptor, count - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return data
+
+    return pickle.loads(read(struct.unpack("<Q", read(8))[0]))

@@ -1,0 +1,271 @@
+"""The measuring process: `python -m korch.costs.worker`.
+
+It reads pickled `Batch`es from standard input and writes, for each kernel as soon as it is known, a pickled
+`Outcome` to standard output. A kernel that crashes or hangs takes only this process down; the parent
+(`korch.costs.measure`) sees which kernel it was, drops it, and starts another worker. Standard output carries
+nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pickle
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from korch.codegen.c.backend import kernel_hash
+from korch.codegen.kernel import Kernel
+from korch.codegen.target import Target
+from korch.costs.samples import mismatch, place, sample_inputs, view
+from korch.ir.evaluate import evaluate
+from korch.ir.fragment import Fragment
+from korch.ir.primitives import TABLE
+
+HARNESS = """
+__attribute__((visibility("default")))
+void korch_repeat(void (*kernel)(const korch_runtime *, char *const *), const korch_runtime *runtime,
+                  char *const *const *arguments, int64_t sets, int64_t repeats) {
+  for (int64_t i = 0; i < repeats; i++) kernel(runtime, arguments[i % sets]);
+}
+"""
+
+ALIGNMENT = 64
+FLOPS_IN_DOUBLE = 2e8  # above this the reference is computed once, in the tensor's own precision
+SECONDS_PER_SAMPLE = 1.5e-3
+SAMPLES = 7
+
+
+@dataclass(frozen=True)
+class Job:
+    """Measure implementation number `index` of `fragment`, which the library holds as `symbol`."""
+
+    fragment: Fragment
+    index: int
+    kernel: str  # its hash, to notice when parent and worker disagree
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Jobs whose kernels are in one library. `cold_bytes`: weights rotate over at least that much memory, so that
+    they come from beyond the last cache, as in a plan whose weights exceed it; 0 leaves them warm."""
+
+    backend: str  # "module:function" that gives a fragment's implementations
+    library: Path
+    runtime: Path
+    threads: int
+    target: Target
+    cold_bytes: int
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`microseconds` per call, or why the kernel is dropped. `started` is sent before a kernel runs."""
+
+    kernel: str
+    microseconds: float | None = None
+    failure: str | None = None
+    started: bool = False
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> object | None:
+    """The next message; None at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        return None
+    return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
+
+
+def main() -> None:
+    """Serves batches until standard input ends."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else prints must not break the protocol
+    source = os.fdopen(os.dup(0), "rb")
+    with np.errstate(all="ignore"):
+        while (batch := receive(source)) is not None:
+            assert isinstance(batch, Batch)
+            _serve(batch, out)
+
+
+def _serve(batch: Batch, out: BinaryIO) -> None:
+    from korch.costs.session import Session
+
+    module, _, name = batch.backend.partition(":")
+    implementations = getattr(importlib.import_module(module), name)
+    library = ctypes.CDLL(str(batch.library))
+    session = Session(batch.runtime, batch.threads)
+    fragment: Fragment | None = None
+    trial: Trial | None = None
+    kernels: tuple[Kernel, ...] | str = ""
+    for job in batch.jobs:
+        try:
+            if fragment is None or fragment.key != job.fragment.key:
+                fragment = job.fragment
+                kernels = implementations(fragment, batch.target)
+                trial = Trial(fragment)
+            assert trial is not None
+            if isinstance(kernels, str) or kernel_hash(kernels[job.index]) != job.kernel:
+                raise RuntimeError("code generation is not deterministic")
+            send(out, Outcome(job.kernel, started=True))
+            send(out, _measure(library, session, job, kernels[job.index], trial, batch.cold_bytes))
+        except Exception as error:  # a kernel's failure is a result, not the end of the run
+            send(out, Outcome(job.kernel, failure=f"{type(error).__name__}: {error}"))
+    send(out, None)
+
+
+class Trial:
+    """A fragment's sample inputs and reference outputs, made once for all its implementations."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        from korch.costs.bounds import flops_of
+
+        graph = fragment.graph
+        self.fragment = fragment
+        heavy = sum(flops_of(graph, d) for d in graph.definitions) > FLOPS_IN_DOUBLE
+        kinds = {TABLE[d.primitive].kind for d in graph.definitions}
+        self.rounds = [self._round(adversarial=False, double=not heavy)]
+        if "linear" not in kinds:
+            self.rounds.append(self._round(adversarial=True, double=True))
+
+    def _round(
+        self, *, adversarial: bool, double: bool
+    ) -> tuple[dict[str, np.ndarray], Mapping[str, np.ndarray], Mapping[str, np.ndarray] | None, bool]:
+        graph = self.fragment.graph
+        values = sample_inputs(self.fragment, adversarial=adversarial)
+        named = {name: values[value] for name, value in graph.inputs}
+        return (
+            values,
+            evaluate(graph, named),
+            evaluate(graph, named, double=True) if double else None,
+            adversarial,
+        )
+
+
+def _measure(
+    library: ctypes.CDLL, session: object, job: Job, kernel: Kernel, trial: Trial, cold_bytes: int
+) -> Outcome:
+    from korch.costs.session import Session
+
+    assert isinstance(session, Session)
+    function = ctypes.cast(getattr(library, job.symbol), ctypes.c_void_p)
+    repeat = library.korch_repeat
+    repeat.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
+    repeat.restype = None
+    runtime = session.runtime(kernel.worker_scratch_bytes)
+    fragment = job.fragment
+    for values, expected, double, adversarial in reversed(trial.rounds):
+        call = Call(fragment, kernel, values)
+        repeat(function, runtime, call.pointers([call.arrays]), 1, 1)
+        wrong = mismatch(call.results(), expected, double, adversarial=adversarial) or call.overrun()
+        if wrong:
+            kind = "adversarial" if adversarial else "random"
+            return Outcome(job.kernel, failure=f"wrong result on {kind} inputs: {wrong}")
+    call = Call(fragment, kernel, trial.rounds[0][0])
+    sets = call.pointers(call.copies(cold_bytes))
+    count = len(call.kept)
+
+    def timed(repeats: int) -> float:
+        start = time.perf_counter_ns()
+        repeat(function, runtime, sets, count, repeats)
+        return (time.perf_counter_ns() - start) / 1e9
+
+    once = timed(count) / count
+    repeats = max(1, round(SECONDS_PER_SAMPLE / max(once, 1e-7)))
+    timed(repeats)
+    samples = SAMPLES if once < 0.05 else 3
+    times = sorted(timed(repeats) / repeats for _ in range(samples))
+    return Outcome(job.kernel, microseconds=times[len(times) // 2] * 1e6)
+
+
+GUARD = 64  # bytes behind each output that a kernel must leave alone
+
+
+class Call:
+    """The memory of one kernel call."""
+
+    def __init__(self, fragment: Fragment, kernel: Kernel, values: Mapping[str, np.ndarray]) -> None:
+        self.fragment, self.kernel = fragment, kernel
+        graph = fragment.graph
+        self.arrays: list[np.ndarray] = []
+        self.outputs: dict[str, tuple[np.ndarray, int]] = {}
+        self.weights: list[int] = []  # positions in `arrays` that hold weights
+        self.kept: list[list[np.ndarray]] = []
+        self._memory: list[object] = []
+        for a in kernel.arguments:
+            if a.kind == "input":
+                if a.value in fragment.weights:
+                    self.weights.append(len(self.arrays))
+                self.arrays.append(_aligned(place(values[a.value], fragment.layouts[a.value])))
+            elif a.kind == "packed":
+                packed = kernel.packed[a.index]
+                self.weights.append(len(self.arrays))
+                self.arrays.append(_aligned(packed.packer(*(values[w] for w in packed.weights)).reshape(-1)))
+            elif a.kind == "output":
+                t = graph.types[a.value]
+                size = fragment.layouts[a.value].span(t.shape) * t.dtype.size
+                buffer = _aligned(np.full(size + GUARD, 0xA5, np.uint8))
+                self.outputs[a.value] = (buffer, size)
+                self.arrays.append(buffer)
+            else:
+                self.arrays.append(_aligned(np.full(kernel.scratch_bytes, 0xA5, np.uint8)))
+
+    def copies(self, cold_bytes: int) -> list[list[np.ndarray]]:
+        """Argument lists whose weights are in different places, enough to fill `cold_bytes`."""
+        size = sum(self.arrays[i].nbytes for i in self.weights)
+        count = 1 if not cold_bytes or not size else min(64, max(1, -(-cold_bytes // size)))
+        if size * count > 1 << 30:
+            count = max(1, (1 << 30) // size)
+        found = [list(self.arrays)]
+        for _ in range(count - 1):
+            found.append([_aligned(a) if i in self.weights else a for i, a in enumerate(self.arrays)])
+        return found
+
+    def pointers(self, sets: list[list[np.ndarray]]) -> ctypes.Array[ctypes.c_void_p]:
+        self.kept = sets
+        tables = [(ctypes.c_void_p * max(1, len(s)))(*(a.ctypes.data for a in s)) for s in sets]
+        array = (ctypes.c_void_p * len(tables))(*(ctypes.addressof(t) for t in tables))
+        self._memory = [tables, array]
+        return array
+
+    def results(self) -> dict[str, np.ndarray]:
+        graph = self.fragment.graph
+        found: dict[str, np.ndarray] = {}
+        for name, value in graph.outputs:
+            buffer, size = self.outputs[value]
+            t = graph.types[value]
+            found[name] = view(buffer[:size].view(t.dtype.numpy), t.shape, self.fragment.layouts[value])
+        return found
+
+    def overrun(self) -> str | None:
+        for value, (buffer, size) in self.outputs.items():
+            if not np.all(buffer[size:] == 0xA5):
+                return f"writes past the end of output {value}"
+        return None
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A flat copy that starts at a multiple of 64 bytes."""
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    result = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""An optimized model, as users hold it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from korch.artifact.load import LoadedModel, load
+from korch.errors import ArtifactError, InvalidInput
+from korch.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from korch.pipeline import Summary
+
+
+class Model:
+    """Runs one `.korch` file; safe to call from many threads.
+
+    `inputs` and `outputs` map names to `TensorType` (dtype and shape). `summary` tells how the plan was found; it
+    is None for a loaded file, whose certificate `korch explain` shows.
+    """
+
+    def __init__(self, path: Path, summary: Summary | None = None, *, owned: bool = False) -> None:
+        self._loaded: LoadedModel = load(path)
+        self._path = path
+        self.summary = summary
+        if owned:
+            weakref.finalize(self, _remove, path)
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        return dict(self._loaded.inputs)
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        return dict(self._loaded.outputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One inference: arrays by position, by keyword, or one mapping by name.
+
+        One output is returned as an array, several as a dict in the model's order. `InvalidInput` says what does
+        not fit before anything runs.
+        """
+        results = self.run(self._bind(args, kwargs))
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        out: Mapping[str, np.ndarray] | None = None,
+        threads: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """One inference by name. `out` gives arrays to write outputs into; `threads` overrides the plan's number."""
+        return self._loaded.run(dict(inputs), out=None if out is None else dict(out), threads=threads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model as one file; an existing file is replaced as a whole or not at all."""
+        target = Path(path)
+        try:
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".korch-", delete=False) as file:
+                temporary = Path(file.name)
+            shutil.copyfile(self._path, temporary)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write {target} ({error.strerror}); choose a folder that exists"
+            ) from None
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
+        names = list(self._loaded.inputs)
+        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
+            return dict(args[0])
+        if len(args) > len(names):
+            raise InvalidInput(f"{len(args)} inputs given, the model takes {len(names)}: {', '.join(names)}")
+        bound = dict(zip(names, args, strict=False))
+        if twice := [name for name in kwargs if name in bound]:
+            raise InvalidInput(f"input {twice[0]} is given by position and by keyword; give it once")
+        return {**bound, **kwargs}
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{n}: {t}" for n, t in self.inputs.items())
+        outputs = ", ".join(f"{n}: {t}" for n, t in self.outputs.items())
+        return f"korch.Model({inputs} -> {outputs})"
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
