@@ -26,8 +26,8 @@ from korch.codegen.target import Target
 from korch.errors import ToolchainError
 
 # What a generated file relies on. Arena memory is reused with other types, so no strict aliasing; no stack
-# protector, whose routines live in libc. Signed overflow stays undefined (generated code adds integers as
-# unsigned ones): -fwrapv keeps loops from being unrolled.
+# protector and no fortified routines, which musl lacks. Signed overflow stays undefined (generated code adds
+# integers as unsigned ones): -fwrapv keeps loops from being unrolled.
 _DIALECT = (
     "-std=gnu11",
     "-fPIC",
@@ -40,6 +40,7 @@ _DIALECT = (
     "-fno-asynchronous-unwind-tables",
     "-fno-stack-protector",
     "-fno-semantic-interposition",
+    "-U_FORTIFY_SOURCE",
     "-g0",
     "-w",
 )
@@ -72,20 +73,22 @@ def compile_shared(
     *,
     optimize: str = "-O2",
     libc: bool = False,
+    linker: tuple[str, ...] = (),
     timeout: float = 120.0,
 ) -> None:
     """Compiles one C11 text to the shared library `output`, which is replaced as a whole or not at all.
 
     Without `libc` the text includes no headers and the library has no needed libraries and no undefined
     symbols. With `libc` it may include libc's headers; the symbols stay undefined and are found in the
-    loading process, so that one library serves glibc and musl. Equal texts give equal bytes. ToolchainError,
-    one line with the compiler's first error, when it fails or takes more than `timeout` seconds in all.
+    loading process, so that one library serves glibc and musl. `linker` adds options of the linker. Equal texts
+    give equal bytes. ToolchainError, one line with the compiler's first error, when it fails or takes more than
+    `timeout` seconds in all.
     """
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix=".korch-", dir=output.parent) as directory:
         work = Path(directory)
         (work / "korch.c").write_text(source)
-        for command in _steps(toolchain, target, optimize, libc):
+        for command in _steps(toolchain, target, optimize, libc, linker):
             _run(command, work, deadline, _zig_environment() if toolchain.kind == "zig" and libc else None)
         os.replace(work / "korch.so", output)
 
@@ -138,7 +141,7 @@ def _first_line(command: list[str]) -> str:
     return done.stdout.strip().split("\n")[0]
 
 
-def _steps(toolchain: Toolchain, target: Target, optimize: str, libc: bool) -> list[list[str]]:
+def _steps(toolchain: Toolchain, target: Target, optimize: str, libc: bool, linker: tuple[str, ...]) -> list[list[str]]:
     """The commands that make korch.so from korch.c in the current directory."""
     architecture = target.triple.split("-")[0]
     cc, flags = list(toolchain.command), [*_DIALECT, optimize]
@@ -150,13 +153,13 @@ def _steps(toolchain: Toolchain, target: Target, optimize: str, libc: bool) -> l
     cpu = target.cpu.replace("_", "-")
     machine = f"-march={cpu}" if architecture == "x86_64" else f"-mcpu={cpu}"
     triple = target.triple.rsplit(".2.", 1)[0]  # only `zig cc` takes glibc's version in the triple
+    options = ["--hash-style=both", "--build-id=none", *([] if libc else ["-z", "defs"]), *linker]
     if toolchain.kind == "zig":
         direct = ["clang", "--no-default-config", "-nostdinc", "-target", triple, machine]
         with_headers = ["cc", "-target", target.triple, f"-mcpu={target.cpu}"]
-        defined = [] if libc else ["-z", "defs"]
         return [
             [*cc, *(with_headers if libc else direct), *flags, "-c", "korch.c", "-o", "korch.o"],
-            [*cc, "ld.lld", "-shared", "--hash-style=both", *defined, "korch.o", "-o", "korch.so"],
+            [*cc, "ld.lld", "-shared", *options, "korch.o", "-o", "korch.so"],
         ]
     if toolchain.kind == "gcc" and architecture != platform.machine():
         raise ToolchainError(
@@ -164,7 +167,7 @@ def _steps(toolchain: Toolchain, target: Target, optimize: str, libc: bool) -> l
             "unset KORCH_CC to use the ziglang package"
         )
     place = [machine] if toolchain.kind == "gcc" else ["-target", triple, machine]
-    link = ["-shared", "-nostdlib", "-Wl,--build-id=none", *([] if libc else ["-Wl,-z,defs"])]
+    link = ["-shared", "-nostdlib", f"-Wl,{','.join(options)}"]
     return [[*cc, *place, *flags, *link, "korch.c", "-o", "korch.so"]]
 
 
