@@ -22,8 +22,7 @@ class Operator:
     - `domain` is "" for the standard operators; `version` is the version of its operator set in force.
     - `name` is the node's name, or one made up from its type (`Relu_3`). It is unique in the model.
     - `inputs` has "" for an absent optional input. Trailing absent ones are cut off.
-    - `outputs` is as long as the node states, with "" for an output that nothing uses (an output that is never
-      computed and one that is never read look the same).
+    - `outputs` is as long as the node states, with "" for an output that nothing uses.
     - `attributes` holds only what the node states; defaults are not filled in. Values are int, float, str, a
       tuple of one of these, np.ndarray (a tensor), or OperatorGraph (a body of If, Loop or Scan).
     """
@@ -43,8 +42,8 @@ class OperatorGraph:
 
     - `types` has the type of every input, every constant and every output of an operator; in a subgraph also
       that of every outer value which it, or a subgraph of it, reads.
-    - `inputs` and `outputs` pair interface names with values. Several outputs may name one value; an output may
-      be an input, a constant or, in a subgraph, an outer value.
+    - `inputs` and `outputs` pair interface names with values. Several outputs may name one value; an output
+      may be an input, a constant or, in a subgraph, an outer value.
     - `constants` holds what is known at import: initializers, Constant nodes, everything folded; only what is
       in use. A subgraph has none of its own: those it reads are among the outermost graph's. Arrays are
       read-only, and may be views with strides of 0 (a huge constant of one repeated value).

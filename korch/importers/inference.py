@@ -1,0 +1,60 @@
+"""The types of a node's outputs, from the types of its inputs and the values of those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, defs, helper
+from onnx import numpy_helper as arrays
+
+from korch.errors import InvalidModel
+from korch.importers.attributes import element_type, one_line, type_text
+from korch.importers.order import node_label
+
+SHAPE_LIMIT = 4096  # elements: no constant that decides a shape is larger
+
+
+@cache
+def find_schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    """The standard's description of an operator; None for one that it does not have at that version."""
+    try:
+        return defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+def infer_outputs(
+    node: NodeProto,
+    schema: defs.OpSchema,
+    opsets: Mapping[str, int],
+    types: Mapping[str, TypeProto],
+    constants: Mapping[str, np.ndarray],
+) -> dict[str, TypeProto]:
+    """The types of the outputs that have names, as far as the standard's own rules find them.
+
+    `types` and `constants` go by the node's names. A type without an element type is one that is not known:
+    then nothing is inferred. InvalidModel when the node breaks its operator's rules.
+    """
+    named = [o for o in node.output if o]
+    if any(t.WhichOneof("value") is None for t in types.values()):
+        return {o: TypeProto() for o in named}
+    data: dict[str, TensorProto] = {
+        n: arrays.from_array(np.ascontiguousarray(a).reshape(a.shape), n)
+        for n, a in constants.items()
+        if a.size <= SHAPE_LIMIT and element_type(a.dtype) != TensorProto.STRING
+    }
+    imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+    try:
+        found = onnx.shape_inference.infer_node_outputs(schema, node, dict(types), data, None, imports)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+        shapes = ", ".join(type_text(t) for t in types.values())
+        raise InvalidModel(f"{node_label(node)} refuses its inputs ({shapes}): {one_line(error)}") from error
+    for name, type_ in found.items():
+        if any(d.dim_value < 0 for d in type_.tensor_type.shape.dim):
+            shapes = ", ".join(type_text(t) for t in types.values())
+            raise InvalidModel(f"{node_label(node)} gives {name!r} a negative dimension for its inputs ({shapes})")
+    return {o: found.get(o, TypeProto()) for o in named}
