@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 _NONE: frozenset[str] = frozenset()
+TableName = Callable[[tuple[int, ...]], str]
 _MAX_TABLE = 1 << 16  # tables are re-indexed by the innermost atom up to this many entries
 
 
@@ -265,7 +266,7 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def to_c(index: Index, table: Callable[[tuple[int, ...]], str], names: Mapping[str, str] | None = None) -> str:
+def to_c(index: Index, table: TableName, names: Mapping[str, str] | None = None) -> str:
     """C text of type int64_t. `table` gives the name of a constant array with these entries; `names` replaces
     the names of variables and loaded integers by other C expressions."""
     parts: list[str] = []
