@@ -104,6 +104,8 @@ def _ints(node: NodeProto, name: str, count: int) -> Sequence[int]:
 
 
 def _unknown_shape(type_: TypeProto) -> TypeProto:
+    if not type_.HasField("tensor_type"):
+        return type_
     return helper.make_tensor_type_proto(type_.tensor_type.elem_type, None)
 
 

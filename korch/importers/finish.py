@@ -51,7 +51,7 @@ def finish(graph: OperatorGraph, types: Mapping[str, TypeProto], constants: Mapp
     """The graph with static types and its constants. UnsupportedModel when a value has none, naming all."""
     problems = list(_problems(graph, types, constants))
     if problems:
-        raise UnsupportedModel("; ".join(problems))
+        raise UnsupportedModel("; ".join(problems) + "; cut the model before what is not supported")
     used = [v for v in _values(graph) if v in constants]
     return replace(_typed(graph, types), constants={v: constants[v] for v in used})
 
@@ -115,7 +115,7 @@ def _operator_problems(operator: Operator, types: Mapping[str, TypeProto]) -> It
         yield f"{label} of domain {operator.domain!r} is not known"
     else:
         values = ", ".join(map(repr, unknown))
-        yield f"the shape of {values}, computed by {label}, depends on data and not on shapes alone"
+        yield f"the shape of {values}, computed by {label}, depends on what is computed at run time"
 
 
 def _no_dtype(type_: TypeProto) -> bool:

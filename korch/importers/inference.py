@@ -12,7 +12,7 @@ from onnx import NodeProto, TensorProto, TypeProto, defs, helper
 from onnx import numpy_helper as arrays
 
 from korch.errors import InvalidModel
-from korch.importers.attributes import element_type, one_line, type_text
+from korch.importers.attributes import element_type, one_line, static_shape, type_text
 from korch.importers.order import node_label
 
 SHAPE_LIMIT = 4096  # elements: no constant that decides a shape is larger
@@ -42,6 +42,8 @@ def infer_outputs(
     named = [o for o in node.output if o]
     if any(t.WhichOneof("value") is None for t in types.values()):
         return {o: TypeProto() for o in named}
+    if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
+        node = _with_attribute(node, "onesided", 1)  # the inference takes the default to be 0
     data: dict[str, TensorProto] = {
         n: arrays.from_array(np.ascontiguousarray(a).reshape(a.shape), n)
         for n, a in constants.items()
@@ -57,4 +59,38 @@ def infer_outputs(
         if any(d.dim_value < 0 for d in type_.tensor_type.shape.dim):
             shapes = ", ".join(type_text(t) for t in types.values())
             raise InvalidModel(f"{node_label(node)} gives {name!r} a negative dimension for its inputs ({shapes})")
+    found.update(_own_rules(node, types, constants, found))
     return {o: found.get(o, TypeProto()) for o in named}
+
+
+def _with_attribute(node: NodeProto, name: str, value: int) -> NodeProto:
+    result = NodeProto()
+    result.CopyFrom(node)
+    result.attribute.append(helper.make_attribute(name, value))
+    return result
+
+
+def _own_rules(
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    constants: Mapping[str, np.ndarray],
+    found: Mapping[str, TypeProto],
+) -> dict[str, TypeProto]:
+    """Shapes that the standard's rules leave open although they are known."""
+    name = node.output[0]
+    if not node.input or name not in found or static_shape(found[name]) is not None:
+        return {}
+    data = types[node.input[0]]
+    shape = static_shape(data)
+    attributes = {a.name: a.i for a in node.attribute}
+    if node.op_type in ("GroupNormalization", "MeanVarianceNormalization"):
+        return {name: data}
+    if node.op_type == "Compress" and shape is not None and node.input[1] in constants:
+        kept = int(constants[node.input[1]].sum())
+        axis = attributes.get("axis")
+        dims = [kept] if axis is None else [kept if d == axis % len(shape) else n for d, n in enumerate(shape)]
+        return {name: helper.make_tensor_type_proto(data.tensor_type.elem_type, dims)}
+    if node.op_type == "MaxUnpool" and len(node.input) > 2 and node.input[2] in constants:
+        dims = [int(n) for n in constants[node.input[2]]]
+        return {name: helper.make_tensor_type_proto(data.tensor_type.elem_type, dims)}
+    return {}

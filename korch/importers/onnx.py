@@ -14,8 +14,9 @@ from korch.importers.inference import find_schema
 from korch.importers.model import Source, load_model
 from korch.importers.operators import Operator, OperatorGraph
 from korch.importers.order import function_key
+from korch.importers.scope import Scope
 from korch.importers.summary import ModelSummary, describe_onnx
-from korch.importers.walker import Scope, Walker
+from korch.importers.walker import Walker
 from korch.ir.types import TensorType
 
 __all__ = ["ModelSummary", "Source", "describe_onnx", "expand_function_operator", "import_onnx", "load_model"]
