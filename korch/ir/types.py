@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-import ml_dtypes
 import numpy as np
 
 
@@ -29,7 +28,11 @@ class DType(StrEnum):
 
     @property
     def numpy(self) -> np.dtype:
-        return np.dtype(ml_dtypes.bfloat16) if self is DType.BFLOAT16 else np.dtype(self.value)
+        if self is DType.BFLOAT16:
+            import ml_dtypes  # only here: loading an artifact needs NumPy and the standard library alone
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.value)
 
     @property
     def size(self) -> int:

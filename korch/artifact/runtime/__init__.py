@@ -14,6 +14,11 @@ def header_text() -> str:
     return _read(HEADER)
 
 
+def example_text() -> str:
+    """The text of main.c, a program that runs a file."""
+    return _read("main.c")
+
+
 def runtime_source() -> str:
     """All sources as one C11 text, which includes headers of libc only."""
     included: set[str] = set()

@@ -1,0 +1,1 @@
+../../korch/artifact/runtime/main.c
