@@ -1,0 +1,30 @@
+"""Fast kernels for fragments with one linear primitive, and what is fused before and after it.
+
+A matrix product or convolution becomes loops (`contraction`) around a register tile (`tile`) that reads packed
+weights. `problem` and `operand` say what is fused and where operands lie, `fuse` writes the code of it.
+"""
+
+from __future__ import annotations
+
+from korch.codegen.c.emit import NestError
+from korch.codegen.c.linear.conv import conv_kernels
+from korch.codegen.c.linear.matmul import matmul_kernels
+from korch.codegen.c.linear.problem import Problem
+from korch.codegen.kernel import Kernel
+from korch.codegen.target import Target
+from korch.ir.fragment import Fragment
+
+
+def linear_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, ...] | str:
+    """Kernels for a fragment with exactly one linear primitive, the most promising first, or why there are none."""
+    problem = Problem.of(fragment, target)
+    if isinstance(problem, str):
+        return problem
+    families = {"conv": conv_kernels, "matmul": matmul_kernels}
+    family = families.get(problem.linear.primitive)
+    if family is None:
+        return f"{problem.linear.primitive} has no fast kernels"
+    try:
+        return family(problem)
+    except NestError as error:
+        return str(error)

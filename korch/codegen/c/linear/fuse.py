@@ -1,0 +1,152 @@
+"""What is fused around a linear primitive: its result's way to the outputs, and its operand's way from the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from korch.codegen.c.emit import Memory, NestError, Registers, Values, Writer, forward_indices
+from korch.codegen.c.index import Index, variable
+from korch.codegen.c.linear.contraction import Finish
+from korch.codegen.c.linear.problem import Arguments, Problem
+from korch.codegen.c.linear.tile import Columns, accumulator
+from korch.codegen.c.nest_reads import Indices
+from korch.codegen.c.nest_values import Node, Read
+
+# Vector operations of one tile's epilogue up to which it is written out for every accumulator; beyond, the
+# accumulators go through memory and a loop over rows, which keeps the code small.
+UNROLLED = 200
+_HEAVY = ("exp", "log", "log1p", "expm1", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
+
+
+def epilogue(
+    problem: Problem, arguments: Arguments, place: Callable[[Index, Index], Indices], length: int, n: int
+) -> Finish:
+    """Statements that turn a tile's accumulators into the fragment's outputs.
+
+    `place(j, c)` is the element of the linear primitive's result in row j (of `length`) and column c (of `n`).
+    """
+    graph, lanes = problem.fragment.graph, problem.target.lanes()
+    sources = arguments.sources(problem, graph.output_values)
+    outputs = {v: arguments.memory(problem, v, "output") for v in graph.output_values}
+
+    def row(out: Writer, j: Index, columns: Columns, held: Callable[[int], str], cs: list[Index]) -> None:
+        at = {place(j, c): held(v) for v, c in enumerate(cs)}
+        registers = Registers(at, frozenset(("tile",)))
+        values = Values(graph, {**sources, problem.result: registers})
+        for v, element in enumerate(at):
+            last = v == columns.vectors - 1 and columns.tail < lanes
+            reached = forward_indices(graph, problem.result, element)
+            for name, memory in outputs.items():
+                if name not in reached:
+                    raise NestError(f"the output {name} is not an element for each of {problem.result}")
+                node = values.at(name, reached[name])
+                out.store(node, memory, reached[name], f"c{v}", columns.tail if last else None)
+
+    def finish(rows: int, columns: Columns) -> str:
+        out = Writer(problem.target)
+        cs = [variable(f"c{v}", 0, n - 1) for v in range(columns.vectors)]
+        for v in range(columns.vectors):
+            out.add(f"const int64_t c{v} = c + {v * lanes};")
+        narrow = columns.vectors - 1 if columns.half else -1
+        if rows * columns.vectors * weight(problem) <= UNROLLED:
+            for r in range(rows):
+                out.add(f"const int64_t j{r} = j + {r};")
+                if columns.half:
+                    out.add(f"vf32 u{r} = KERNEL_widen({accumulator(r, narrow)});")
+
+                def held(v: int, r: int = r) -> str:
+                    return f"u{r}" if v == narrow else accumulator(r, v)
+
+                row(out, variable(f"j{r}", 0, length - 1), columns, held, cs)
+            return f"{out.tables}\n{out.text}"
+        width = columns.vectors * lanes
+        out.add(f"float stage[{rows * width}] __attribute__((aligned(64)));")
+        for r in range(rows):
+            for v in range(columns.vectors):
+                t = f"KERNEL_widen({accumulator(r, v)})" if v == narrow else accumulator(r, v)
+                out.add(f"korch_store_f32(stage + {r * width + v * lanes}, {t});")
+        out.open(f"for (int64_t r = 0; r < {rows}; ++r)", ("j0", "tile"))
+        out.add("const int64_t j0 = j + r;")
+        for v in range(columns.vectors):
+            out.add(f"const vf32 u{v} = korch_load_f32(stage + r * {width} + {v * lanes});")
+        row(out, variable("j0", 0, length - 1), columns, lambda v: f"u{v}", cs)
+        out.close()
+        return f"{out.tables}\n{out.text}"
+
+    return finish
+
+
+def weight(problem: Problem) -> int:
+    """Vector operations for each vector of the result, roughly."""
+    graph = problem.fragment.graph
+    return 1 + sum(
+        20 if d.primitive in _HEAVY else 1
+        for d in graph.definitions
+        if d is not problem.linear and not problem.after.isdisjoint(d.outputs)
+    )
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A block of a value, copied to floats [w][q] at `pointer` (C text), `step` floats from one w to the next.
+
+    `index` is the element at the variables w and q. w runs from `first` to `last` (C text), q over `count` from the
+    C variable `start` on (from 0 where that is empty); the pointer is where w = q = 0 would go.
+    """
+
+    index: Indices
+    first: str
+    last: str
+    count: int
+    pointer: str
+    step: int
+    start: str = ""
+
+
+def prologue(problem: Problem, arguments: Arguments, value: str, plane: Plane) -> str:
+    """Statements that compute a block of a value (whatever is fused before it) into memory.
+
+    The vector runs along w or q, whichever is contiguous in more of what is read.
+    """
+    sources = arguments.sources(problem, (value,))
+    node = Values(problem.fragment.graph, sources).at(value, plane.index)
+    reads = set(reads_of(node))
+    along_w, along_q = (sum(r.offset.stride(name) == 1 for r in reads) for name in ("w", "q"))
+    try:
+        return _copied(problem, plane, node, "w" if along_w > along_q else "q")
+    except NestError:
+        return _copied(problem, plane, node, "q")
+
+
+def _copied(problem: Problem, plane: Plane, node: Node, axis: str) -> str:
+    lanes = problem.target.lanes()
+    out = Writer(problem.target)
+    w_loop = ("w", plane.first, plane.last)
+    q_loop = ("q", plane.start or "0", f"{plane.start} + {plane.count}" if plane.start else str(plane.count))
+    outer, inner = (w_loop, q_loop) if axis == "q" else (q_loop, w_loop)
+    w, q = variable("w", 0, 1 << 40), variable("q", 0, 1 << 40)
+    memory = Memory(f"(char *)({plane.pointer})", (plane.step, 1))
+    name, first, last = inner
+    out.open(f"for (int64_t {outer[0]} = {outer[1]}; {outer[0]} < {outer[2]}; ++{outer[0]})", (outer[0],))
+    out.add(f"int64_t {name} = {first};")
+    out.open(f"for (; {name} + {lanes} <= {last}; {name} += {lanes})", (name,))
+    out.store(node, memory, (w, q), axis)
+    out.close()
+    if axis == "w" or plane.count % lanes:
+        out.open(f"if ({name} < {last})", (name,))
+        tail = plane.count % lanes if axis == "q" else "tail"
+        if axis == "w":
+            out.add(f"const int64_t tail = {last} - {name};")
+        out.store(node, memory, (w, q), axis, tail)
+        out.close()
+    out.close()
+    return f"{out.tables}\n{out.text}"
+
+
+def reads_of(node: Node) -> Iterator[Read]:
+    """All reads that a node depends on."""
+    if isinstance(node, Read):
+        yield node
+    for a in node.args:
+        yield from reads_of(a)
