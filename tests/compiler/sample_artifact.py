@@ -9,6 +9,9 @@ Inputs x float32[rows,1000], flag bool[3], h float16[] and e float32[0,4]; outpu
 from __future__ import annotations
 
 import functools
+import platform
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from korch.artifact.pack import Artifact, Plan, Tensor, Weights
 from korch.codegen.target import Target, target_named
 from korch.codegen.toolchain import compile_shared, find_toolchain
 
+MACHINE = platform.machine()
 COLUMNS = 1000
 PRELUDE = """
 typedef __INT64_TYPE__ int64_t; typedef __UINT32_TYPE__ uint32_t;
@@ -123,3 +127,12 @@ def sample_inputs(rows: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
 
 def expected_y(x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, x * np.float32(0.5), np.float32(0)) + BIAS
+
+
+def run_python(code: str, *arguments: object, timeout: float = 120) -> str:
+    """What a new Python process prints; its failure is the test's."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from korch.artifact.format import MAGIC, open_artifact
 from korch.artifact.pack import Artifact, Plan, Tensor, Weights, pack
+from korch.artifact.runtime import example_text, runtime_source
 from korch.codegen.target import target_named
 from korch.errors import ArtifactError
 
@@ -156,3 +158,12 @@ def test_the_manifest_can_be_read_without_korch(written):
     assert data[:8] == MAGIC
     manifest = json.loads(data[64 : 64 + int.from_bytes(data[8:16], "little")])
     assert manifest["format"] == 1 and manifest["outputs"] == [{"name": "y", "dtype": "bool"}]
+
+
+def test_the_example_is_the_exported_program():
+    assert (Path(__file__).parents[2] / "examples" / "c" / "main.c").read_text() == example_text()
+
+
+def test_the_runtime_is_one_text_of_its_own():
+    text = runtime_source()
+    assert '#include "' not in text and text.count("typedef struct korch_runtime {") == 1

@@ -352,8 +352,8 @@ static int check_header(const korch_model *model, uint64_t *manifest, uint64_t *
     return 0;
   }
   if (memcmp(model->map, magic, sizeof magic)) {
-    fail(error, "%s has format %.2s and this runtime reads 01; update korch, or optimize the model again", model->path,
-         (const char *)model->map + 6);
+    fail(error, "%s has another format than 01, which this runtime reads; update korch, or optimize the model again",
+         model->path);
     return 0;
   }
   if (model->size >= HEADER_SIZE) memcpy(numbers, model->map + sizeof magic, sizeof numbers);
