@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ from korch.codegen.target import Target
 from korch.codegen.toolchain import compile_shared
 from korch.costs.bounds import Ceilings
 from korch.costs.measure import Setting
-from korch.costs.session import Session
-from korch.costs.worker import HARNESS
+from korch.costs.session import HARNESS, Session
 
 MARGIN = 1.1
 _FLOP_STEPS = 2000
@@ -91,16 +89,8 @@ def measure_ceilings(setting: Setting) -> Ceilings:
 
     def best_us(name: str, arrays: list[np.ndarray], repeats: int) -> float:
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-        table = (ctypes.c_void_p * 1)(ctypes.addressof(pointers))
-        function = ctypes.cast(getattr(library, name), ctypes.c_void_p)
-        repeat = library.korch_repeat
-        repeat.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
-        times: list[float] = []
-        for _ in range(_ROUNDS):
-            start = time.perf_counter_ns()
-            repeat(function, session.runtime(0), table, 1, repeats)
-            times.append((time.perf_counter_ns() - start) / 1e3 / repeats)
-        return min(times)
+        lists = (ctypes.c_void_p * 1)(ctypes.addressof(pointers))
+        return min(session.seconds(library, name, lists, repeats) for _ in range(_ROUNDS)) * 1e6 / repeats
 
     count = 10 if target.vector_registers == 16 else 20
     flops = 2.0 * _FLOP_STEPS * count * target.lanes() * threads

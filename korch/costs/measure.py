@@ -27,7 +27,8 @@ from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
 from korch.codegen.toolchain import Toolchain, compile_shared
 from korch.costs.database import Cost, Database
-from korch.costs.worker import HARNESS, Batch, Job, Outcome, send
+from korch.costs.session import HARNESS
+from korch.costs.worker import Batch, Job, Outcome, send
 from korch.errors import ToolchainError
 from korch.ir.fragment import Fragment
 

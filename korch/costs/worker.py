@@ -13,7 +13,6 @@ import importlib
 import os
 import pickle
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +23,18 @@ import numpy as np
 from korch.codegen.c.backend import kernel_hash
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
+from korch.costs.bounds import flops_of
 from korch.costs.samples import mismatch, place, sample_inputs, view
+from korch.costs.session import Session
 from korch.ir.evaluate import evaluate
 from korch.ir.fragment import Fragment
 from korch.ir.primitives import TABLE
-
-HARNESS = """
-__attribute__((visibility("default")))
-void korch_repeat(void (*kernel)(const korch_runtime *, char *const *), const korch_runtime *runtime,
-                  char *const *const *arguments, int64_t sets, int64_t repeats) {
-  for (int64_t i = 0; i < repeats; i++) kernel(runtime, arguments[i % sets]);
-}
-"""
 
 ALIGNMENT = 64
 FLOPS_IN_DOUBLE = 2e8  # above this the reference is computed once, in the tensor's own precision
 SECONDS_PER_SAMPLE = 1.5e-3
 SAMPLES = 7
+SLOW, SAMPLES_WHEN_SLOW = 0.03, 3  # seconds per call above which fewer samples must do
 
 
 @dataclass(frozen=True)
@@ -103,8 +97,6 @@ def main() -> None:
 
 
 def _serve(batch: Batch, out: BinaryIO) -> None:
-    from korch.costs.session import Session
-
     module, _, name = batch.backend.partition(":")
     implementations = getattr(importlib.import_module(module), name)
     library = ctypes.CDLL(str(batch.library))
@@ -132,8 +124,6 @@ class Trial:
     """A fragment's sample inputs and reference outputs, made once for all its implementations."""
 
     def __init__(self, fragment: Fragment) -> None:
-        from korch.costs.bounds import flops_of
-
         graph = fragment.graph
         self.fragment = fragment
         heavy = sum(flops_of(graph, d) for d in graph.definitions) > FLOPS_IN_DOUBLE
@@ -157,38 +147,26 @@ class Trial:
 
 
 def _measure(
-    library: ctypes.CDLL, session: object, job: Job, kernel: Kernel, trial: Trial, cold_bytes: int
+    library: ctypes.CDLL, session: Session, job: Job, kernel: Kernel, trial: Trial, cold_bytes: int
 ) -> Outcome:
-    from korch.costs.session import Session
-
-    assert isinstance(session, Session)
-    function = ctypes.cast(getattr(library, job.symbol), ctypes.c_void_p)
-    repeat = library.korch_repeat
-    repeat.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
-    repeat.restype = None
-    runtime = session.runtime(kernel.worker_scratch_bytes)
-    fragment = job.fragment
+    fragment, scratch = job.fragment, kernel.worker_scratch_bytes
     for values, expected, double, adversarial in reversed(trial.rounds):
         call = Call(fragment, kernel, values)
-        repeat(function, runtime, call.pointers([call.arrays]), 1, 1)
+        session.seconds(library, job.symbol, call.pointers([call.arrays]), 1, scratch)
         wrong = mismatch(call.results(), expected, double, adversarial=adversarial) or call.overrun()
         if wrong:
             kind = "adversarial" if adversarial else "random"
             return Outcome(job.kernel, failure=f"wrong result on {kind} inputs: {wrong}")
     call = Call(fragment, kernel, trial.rounds[0][0])
-    sets = call.pointers(call.copies(cold_bytes))
-    count = len(call.kept)
+    lists = call.pointers(call.copies(cold_bytes))
 
     def timed(repeats: int) -> float:
-        start = time.perf_counter_ns()
-        repeat(function, runtime, sets, count, repeats)
-        return (time.perf_counter_ns() - start) / 1e9
+        return session.seconds(library, job.symbol, lists, repeats, scratch) / repeats
 
-    once = timed(count) / count
-    repeats = max(1, round(SECONDS_PER_SAMPLE / max(once, 1e-7)))
+    once = timed(len(lists))
+    repeats = max(1, round(SECONDS_PER_SAMPLE / max(once, 1e-8)))
     timed(repeats)
-    samples = SAMPLES if once < 0.05 else 3
-    times = sorted(timed(repeats) / repeats for _ in range(samples))
+    times = sorted(timed(repeats) for _ in range(SAMPLES if once < SLOW else SAMPLES_WHEN_SLOW))
     return Outcome(job.kernel, microseconds=times[len(times) // 2] * 1e6)
 
 

@@ -42,6 +42,8 @@ def kernel_hash(kernel: Kernel) -> str:
 
 def library_source(kernels: Sequence[tuple[str, Kernel]], target: Target, tail: str = "") -> str:
     """One C file with the named kernels, and `tail` after them (which may name them)."""
-    bodies = [kernel.source.replace("KERNEL", name) for name, kernel in kernels]
+    bodies = [
+        f"/* begin {name} */\n{kernel.source.replace('KERNEL', name)}\n/* end {name} */" for name, kernel in kernels
+    ]
     text = "\n".join([*bodies, tail])
     return f"{prelude(target, text)}\n{text}"

@@ -1,0 +1,62 @@
+"""`korch demo`: a trained model, optimized, verified and timed against ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from korch.cli.common import JsonOption, console, errors_in_one_line, print_json, progress_bar, say
+
+_PACKAGE = "rapidocr_onnxruntime"
+_FILE = "models/ch_PP-OCRv4_det_infer.onnx"
+
+
+def demo_model() -> Path:
+    """PP-OCRv4 text detection, from the wheel rapidocr-onnxruntime (which is not imported)."""
+    from korch.errors import InvalidInput
+
+    spec = importlib.util.find_spec(_PACKAGE)
+    path = Path(spec.origin).parent / _FILE if spec is not None and spec.origin else None
+    if path is None or not path.exists():
+        raise InvalidInput("the demo's model is not installed; run: pip install 'korch-compiler[demo]'")
+    return path
+
+
+def demo(
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the image, a multiple of 32.")] = 640,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("ppocr-det.korch"),
+    budget: Annotated[float | None, typer.Option(min=0, help="Seconds for selection.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Optimize PP-OCRv4 text detection, verify it against the reference, and time it against ONNX Runtime."""
+    from korch.bench.report import bench_model, bench_text
+    from korch.errors import InvalidInput
+    from korch.pipeline import Options, optimize_to_file, verify_model
+    from korch.report.text import summary_text
+
+    with errors_in_one_line():
+        if size % 32:
+            raise InvalidInput(f"--size {size} is no multiple of 32; the network halves the image five times")
+        model = demo_model()
+        options = Options(shapes={"x": (1, 3, size, size)}, budget=budget)
+        tell = (lambda text: console.print(text, markup=False)) if json else say
+        tell(f"PP-OCRv4 text detection, {size}x{size}: optimizing (a few minutes when nothing is cached)")
+        with progress_bar() as progress:
+            summary = optimize_to_file(model, output, options, progress)
+            tell(summary_text(summary))
+            verification = verify_model(model, output, options, [], 0, progress)
+            for name, e in verification.outputs.items():
+                verdict = "ok" if e.reason is None else f"FAILED: {e.reason}"
+                tell(f"verified {name}: relative L2 error {e.rel_l2_error:.2g}: {verdict}")
+            peers = ["onnxruntime"] if importlib.util.find_spec("onnxruntime") else []
+            report = bench_model(model, output, peers, options, progress)
+        tell(bench_text(report))
+        if json:
+            print_json({"optimize": summary.json(), "verified": verification.ok, "bench": report})
+        else:
+            say(f"wrote {output}; try: korch explain {output}")
+        if not verification.ok:
+            raise typer.Exit(1)
