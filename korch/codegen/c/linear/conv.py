@@ -8,11 +8,10 @@ reads into its scratch; without them the input is read in place.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from korch.codegen.c.index import Index, to_c, variable
+from korch.codegen.c.index import to_c
 from korch.codegen.c.linear.contraction import (
     SMALL_WORK,
     Contraction,
@@ -21,12 +20,13 @@ from korch.codegen.c.linear.contraction import (
     contraction_source,
     decode,
 )
+from korch.codegen.c.linear.depthwise import depthwise_kernels
 from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
+from korch.codegen.c.linear.geometry import Conv, padded_rows
 from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.tile import Walk
-from korch.codegen.c.nest_reads import Indices
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 
 # Implementations offered, the most promising first.
@@ -34,96 +34,6 @@ CHOICES = 3
 # Threads share columns rather than rows below this many output positions, where the weights outweigh the rest.
 FEW_ROWS = 400
 MOST_CHUNKS = 32
-
-
-@dataclass(frozen=True)
-class Conv:
-    """The geometry of a convolution of images [N, C, H, W] (a signal [N, C, W] has H = 1)."""
-
-    images: int
-    groups: int
-    channels: int  # of a group
-    height: int
-    width: int
-    outputs: int  # of a group
-    rows: int
-    length: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, int]  # before
-
-    @staticmethod
-    def of(problem: Problem) -> Conv | str:
-        definition = problem.linear
-        x, w = (problem.shape(v) for v in definition.inputs)
-        y = problem.shape(problem.result)
-        n = len(x) - 2
-        if n > 2:
-            return f"a convolution over {n} dimensions"
-
-        def pair(values: tuple[int, ...], first: int) -> tuple[int, int]:
-            return (values[0], values[1]) if n == 2 else (first, values[0])
-
-        groups = definition.int("groups")
-        height, width = pair(x[2:], 1)
-        rows, length = pair(y[2:], 1)
-        return Conv(
-            x[0],
-            groups,
-            w[1],
-            height,
-            width,
-            w[0] // groups,
-            rows,
-            length,
-            pair(w[2:], 1),
-            pair(definition.ints("strides"), 1),
-            pair(definition.ints("dilations"), 1),
-            pair(definition.ints("pads")[:n], 0),
-        )
-
-    @property
-    def depth(self) -> int:
-        return self.channels * self.kernel[0] * self.kernel[1]
-
-    @property
-    def reach(self) -> tuple[int, int]:
-        """Rows and columns that one output reads over."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[return-value]
-
-    @property
-    def padded(self) -> tuple[int, int]:
-        """Rows and columns, from the first pad on, that the outputs read."""
-        counts = ((self.rows, self.length), self.strides, self.reach)
-        return tuple((n - 1) * s + r for n, s, r in zip(*counts, strict=True))  # type: ignore[return-value]
-
-    @property
-    def inside(self) -> bool:
-        """Whether no tap of any output lies outside of the input."""
-        ends = (a - p for a, p in zip(self.padded, self.pads, strict=True))
-        return max(self.pads) <= 0 and all(e <= n for e, n in zip(ends, (self.height, self.width), strict=True))
-
-    def read_index(self, problem: Problem) -> Indices:
-        """The input element that an output reads: image o0, group o1, i, j, taps u and v, channel q."""
-        u, v = variable("u", 0, self.kernel[0] - 1), variable("v", 0, self.kernel[1] - 1)
-        row = variable("i", 0, self.rows - 1) * self.strides[0] + u * self.dilations[0] - self.pads[0]
-        column = variable("j", 0, self.length - 1) * self.strides[1] + v * self.dilations[1] - self.pads[1]
-        return self._index(problem, variable("q", 0, self.channels - 1), self.channels, row, column)
-
-    def input_index(self, problem: Problem) -> Indices:
-        """The input element of image o0, group o1, row h, column w, channel q."""
-        h, w = variable("h", 0, self.height - 1), variable("w", 0, self.width - 1)
-        return self._index(problem, variable("q", 0, self.channels - 1), self.channels, h, w)
-
-    def result_index(self, problem: Problem, j: Index, c: Index) -> Indices:
-        """The output element of image o0, group o1, row i, column j, channel c."""
-        return self._index(problem, c, self.outputs, variable("i", 0, self.rows - 1), j)
-
-    def _index(self, problem: Problem, channel: Index, channels: int, row: Index, column: Index) -> Indices:
-        image, group = variable("o0", 0, self.images - 1), variable("o1", 0, self.groups - 1)
-        rank = len(problem.shape(problem.result))
-        return (image, group * channels + channel, *((row, column) if rank == 4 else (column,)))
 
 
 def merged(row_step: int, taps: list[tuple[int, int]], run: int, run_step: int) -> Walk:
@@ -168,6 +78,8 @@ def conv_kernels(problem: Problem) -> tuple[Kernel, ...] | str:
     constant_weights = constant_value(problem.fragment, problem.linear.inputs[1])
     if constant_weights is None:
         return "the weights of the convolution are not constant"
+    if g.groups > 1 and g.channels == g.outputs == 1:
+        return depthwise_kernels(problem, g, constant_weights)
     value = problem.linear.inputs[0]
     place = place_of(problem.fragment, value, g.read_index(problem)) if g.inside else None
     walk = walk_in_place(g, place) if place else None
@@ -185,23 +97,28 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
     packed = arguments.pack(Packed(weights.weights, key, _packer(panels, g.groups, weights)))
 
     outer = (g.images, g.groups)
-    work = 2.0 * math.prod(outer) * g.rows * g.length * g.outputs * g.depth
-    unit_bytes = (g.strides[0] * g.padded[1] * g.channels + g.length * g.outputs) * 4
-    positions = g.images * g.rows * g.length
-    by_columns = positions < FEW_ROWS and g.depth * g.outputs > 2 * positions * (g.channels + g.outputs)
-    blocks = Balanced(g.rows, 1) if by_columns else blocks_of(math.prod(outer), g.rows, unit_bytes, work)
-    if g.rows == 1:
-        blocks = Balanced(Balanced.of(g.length, rows).count, 1)
+    positions, tiles = g.rows * g.length, Balanced.of(g.length, rows)
+    work = 2.0 * math.prod(outer) * positions * g.outputs * g.depth
+    weight_bytes, rest = g.depth * g.outputs, g.images * positions * (g.channels + g.outputs)
+    by_columns = g.images * positions < FEW_ROWS and weight_bytes > 2 * rest
+    units = g.rows if g.rows > 1 else tiles.count
+    unit_bytes = (g.strides[0] * g.padded[1] * g.channels + g.length * g.outputs) * 4 * g.rows // units
+    blocks = Balanced(units, 1) if by_columns else blocks_of(math.prod(outer), units, unit_bytes, work)
     chunks = min(panels.count, MOST_CHUNKS) if by_columns and work >= SMALL_WORK else 1
 
+    walk = (walk_in_place(g, place) if place else None) or walk_in_scratch(g)
     fill, phases, shared, private = "", (), 0, 0
-    line, step = g.padded[1] * g.channels, g.strides[0] * g.padded[1] * g.channels
+    line = g.padded[1] * g.channels
+    step = g.strides[0] * line
     if place is not None:
-        walk = walk_in_place(g, place)
         source = arguments.pointer(Argument("input", place.value))
         a = f"(const float *){source} + {to_c(place.at(j=0, u=0, v=0, q=0), no_table)}"
+    elif g.grid and chunks == 1:
+        private = blocks.largest * tiles.largest * g.channels * 4
+        pointer = f"scratch - lo * {g.channels}"
+        plane = Plane(g.input_index(problem), "lo", "hi", g.channels, pointer, g.channels)
+        fill, a = prologue(problem, arguments, value, plane), "scratch"
     elif chunks > 1 or g.rows == 1:
-        walk = walk_in_scratch(g)
         shared = math.prod(outer) * g.padded[0] * line * 4
         scratch = f"(float *){arguments.pointer(Argument('scratch'))}"
         at = f"(o0 * {g.groups} + o1) * {g.padded[0]}"
@@ -210,12 +127,10 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
         phases = (Phase("pad", math.prod(extents), "\n".join([*decode(extents), copy])),)
         a = f"{scratch} + {at} * {line} + i * {step}"
     else:
-        walk = walk_in_scratch(g)
         private = ((blocks.largest - 1) * g.strides[0] + g.reach[0]) * line * 4
         first, last = f"lo * {g.strides[0]}", f"(hi - 1) * {g.strides[0]} + {g.reach[0]}"
         fill = padded_rows(problem, arguments, g, value, first, last, "scratch")
         a = f"scratch + (i - lo) * {step}"
-    assert walk is not None
     finish = epilogue(problem, arguments, lambda j, c: g.result_index(problem, j, c), g.length, g.outputs)
     b = f"(const float *){packed} + o1 * {panels.floats(g.depth)}"
     contraction = Contraction(outer, g.rows, g.length, walk, a, b, finish, rows, panels, blocks, chunks, fill, phases)
@@ -226,37 +141,3 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
 
 def _packer(panels: Panels, groups: int, weights: Constant) -> Packer:
     return lambda *arrays: pack_conv(panels, groups, weights.evaluate(*arrays))
-
-
-def padded_rows(problem: Problem, arguments: Arguments, g: Conv, value: str, first: str, last: str, target: str) -> str:
-    """C statements that compute the padded rows `first` to `last` of a group at `target` [row][column][channel]."""
-    wide = g.padded[1]
-    lead = min(max(g.pads[1], 0), wide)
-    start = max(-g.pads[1], 0)
-    body = max(0, min(wide - lead, g.width - start))
-    tail = wide - lead - body
-    line = wide * g.channels
-    lines = [
-        f"for (int64_t r = {first}; r < {last}; ++r) {{",
-        f"float *to = {target} + (r - ({first})) * {line};",
-        f"const int64_t h = r - {g.pads[0]};",
-    ]
-    if g.pads[0] > 0 or g.padded[0] - g.pads[0] > g.height:
-        lines.append(f"if (h < 0 || h >= {g.height}) {{ __builtin_memset(to, 0, {line * 4}); continue; }}")
-    if lead:
-        lines.append(f"__builtin_memset(to, 0, {lead * g.channels * 4});")
-    index = g.input_index(problem)
-    place = place_of(problem.fragment, value, index)
-    if place and place.step("q") == 1 and place.step("w") == g.channels:
-        source = arguments.pointer(Argument("input", place.value))
-        at = to_c(place.at(w=start, q=0), no_table)
-        lines.append(
-            f"__builtin_memcpy(to + {lead * g.channels}, (const float *){source} + {at}, {body * g.channels * 4});"
-        )
-    elif body:
-        pointer = f"to + {(lead - start) * g.channels}"
-        plane = Plane(index, str(start), str(start + body), g.channels, pointer, g.channels)
-        lines.append(prologue(problem, arguments, value, plane))
-    if tail:
-        lines.append(f"__builtin_memset(to + {(lead + body) * g.channels}, 0, {tail * g.channels * 4});")
-    return "\n".join([*lines, "}"])

@@ -1,0 +1,219 @@
+"""Depthwise convolution, channels innermost: each channel has its own kernel.
+
+A step computes a few neighbouring outputs for one vector of channels; a column of the input is loaded once for all
+the outputs that it reaches. Padding is never read: rows are left out at run time, columns when the code is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from korch.codegen.c.index import to_c
+from korch.codegen.c.linear.contraction import Finish, blocks_of
+from korch.codegen.c.linear.fuse import epilogue
+from korch.codegen.c.linear.geometry import Conv, padded_rows
+from korch.codegen.c.linear.operand import no_table, place_of
+from korch.codegen.c.linear.problem import Arguments, Constant, Problem
+from korch.codegen.c.linear.split import Balanced
+from korch.codegen.c.linear.tile import Columns, accumulator
+from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.target import Target
+
+# More tiles than this at the borders are not written out: such a kernel copies padded rows instead.
+MOST_BORDER_TILES = 8
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What a row of outputs reads: `start` is a C expression (`const float *`) for row i, column 0 and channel 0
+    of the first tap, `row` and `column` are steps in floats. Where `clipped`, pads are not in memory."""
+
+    start: str
+    row: int
+    column: int
+    clipped: bool
+
+
+def depthwise_kernels(problem: Problem, g: Conv, weights: Constant) -> tuple[Kernel, ...] | str:
+    """Kernels for a convolution whose groups have one input and one output channel each."""
+    sizes = [size for size in (6, 4, 8) if size + g.kernel[1] + 1 <= problem.target.vector_registers] or [4]
+    sizes = list(dict.fromkeys(Balanced.of(g.length, size).largest for size in sizes))
+    return tuple(_kernel(problem, g, weights, size) for size in sizes[:2])
+
+
+def _kernel(problem: Problem, g: Conv, weights: Constant, size: int) -> Kernel:
+    target, lanes = problem.target, problem.target.lanes()
+    channels = g.groups
+    arguments = Arguments()
+    padded = -(-channels // lanes) * lanes
+    packed = arguments.pack(Packed(weights.weights, f"depthwise {padded}: {weights.text}", _packer(weights, padded)))
+    tiles = Balanced.of(g.length, size)
+    work = 2.0 * g.images * channels * g.rows * g.length * g.depth
+    unit_bytes = (g.strides[0] * g.padded[1] + g.length) * channels * 4
+    blocks = blocks_of(g.images, g.rows, unit_bytes, work)
+    plane, fill, scratch = _source(problem, arguments, g, tiles, blocks)
+    joined = g.joined()
+    finish = epilogue(problem, arguments, lambda j, c: joined.result_index(problem, j, c), g.length, channels)
+    lines = [
+        "typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;",
+        "static void KERNEL_task(void *context, int64_t task, int64_t worker) {",
+        "char *const *p = ((KERNEL_context *)context)->p;",
+        "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
+        f"const float *weights = (const float *){packed};",
+        f"const int64_t block = task % {blocks.count}, o0 = task / {blocks.count};",
+        f"const int64_t lo = {blocks.start('block')}, hi = {blocks.start('block + 1')};",
+        fill,
+        "for (int64_t i = lo; i < hi; ++i) {",
+        f"const float *x = {plane.start};",
+        *_row_range(g, plane.clipped),
+        *_tiles(g, tiles, plane, channels, target, finish),
+        "} }",
+        "void KERNEL(const korch_runtime *runtime, char *const *p) {",
+        "KERNEL_context context = {runtime, p};",
+        f"korch_parallel(runtime, {g.images * blocks.count}, KERNEL_task, &context);",
+        "}",
+    ]
+    source = "\n".join(lines) + "\n"
+    parameters = (("outputs", tiles.largest),)
+    return Kernel("depthwise", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), 0, scratch)
+
+
+def _packer(weights: Constant, padded: int) -> Packer:
+    def pack(*arrays: np.ndarray) -> np.ndarray:
+        """[C, 1, kernel…] as [kernel…][channels, padded with zeros]."""
+        w = weights.evaluate(*arrays)
+        taps = w.reshape(w.shape[0], -1).T
+        return np.pad(taps, ((0, 0), (0, padded - w.shape[0])))
+
+    return pack
+
+
+def _source(
+    problem: Problem, arguments: Arguments, g: Conv, tiles: Balanced, blocks: Balanced
+) -> tuple[Plane, str, int]:
+    """Where rows are read, C statements that fill the scratch before, and its size in bytes."""
+    place = place_of(problem.fragment, problem.linear.inputs[0], g.joined().input_index(problem))
+    steps = [place.step(name) for name in ("h", "w", "q")] if place else []
+    if place and all(s is not None for s in steps) and steps[2] in (0, 1):
+        h, w = steps[0] or 0, steps[1] or 0
+        outside = [t for t in range(tiles.count) if _is_border(g, tiles, t)]
+        if len(outside) <= MOST_BORDER_TILES:
+            base = place.at(h=0, w=0, q=0)
+            source = arguments.pointer(Argument("input", place.value))
+            shift = f"(i * {g.strides[0]} - {g.pads[0]}) * {h} - {g.pads[1] * w}"
+            start = f"(const float *){source} + {to_c(base, no_table)} + ({shift})"
+            return Plane(start, h * g.dilations[0], w * g.dilations[1], True), "", 0
+    joined = g.joined()
+    line = g.padded[1] * joined.channels
+    first, last = f"lo * {g.strides[0]}", f"(hi - 1) * {g.strides[0]} + {g.reach[0]}"
+    copy = padded_rows(problem, arguments, joined, problem.linear.inputs[0], first, last, "scratch")
+    size = ((blocks.largest - 1) * g.strides[0] + g.reach[0]) * line * 4
+    fill = "\n".join(
+        [
+            "float *scratch = (float *)(runtime->scratch + worker * runtime->scratch_stride);",
+            "{ const int64_t o1 = 0;",
+            copy,
+            "}",
+        ]
+    )
+    start = f"scratch + (i - lo) * {g.strides[0] * line}"
+    return Plane(start, line * g.dilations[0], joined.channels * g.dilations[1], False), fill, size
+
+
+def _row_range(g: Conv, clipped: bool) -> list[str]:
+    """The kernel's rows that lie inside the input."""
+    if not clipped:
+        return [f"const int64_t u0 = 0, u1 = {g.kernel[0]};"]
+    s, d, p = g.strides[0], g.dilations[0], g.pads[0]
+    # Row i*s + u*d - p is inside from the first u with u*d >= p - i*s on, up to u*d < height + p - i*s.
+    return [
+        f"const int64_t before = {p} - i * {s}, after = {g.height + p} - i * {s};",
+        f"const int64_t u0 = before > 0 ? (before + {d - 1}) / {d} : 0;",
+        f"const int64_t reach = after > 0 ? (after + {d - 1}) / {d} : 0;",
+        f"const int64_t u1 = reach < {g.kernel[0]} ? reach : {g.kernel[0]};",
+    ]
+
+
+def _start(tiles: Balanced, t: int) -> int:
+    return t * tiles.size + min(t, tiles.big)
+
+
+def _columns(g: Conv, j: int) -> list[int]:
+    """The input columns that output j reads, those outside included."""
+    return [j * g.strides[1] - g.pads[1] + v * g.dilations[1] for v in range(g.kernel[1])]
+
+
+def _is_border(g: Conv, tiles: Balanced, t: int) -> bool:
+    first, last = _start(tiles, t), _start(tiles, t + 1) - 1
+    return _columns(g, first)[0] < 0 or _columns(g, last)[-1] >= g.width
+
+
+def _tiles(g: Conv, tiles: Balanced, plane: Plane, channels: int, target: Target, finish: Finish) -> list[str]:
+    """All outputs of a row: loops over tiles inside, and each tile at a border on its own."""
+    lines: list[str] = []
+    t = 0
+    while t < tiles.count:
+        j, size = _start(tiles, t), _start(tiles, t + 1) - _start(tiles, t)
+        if plane.clipped and _is_border(g, tiles, t):
+            lines += [f"{{ const int64_t j = {j};", *_channels(g, plane, size, j, channels, target, finish), "}"]
+            t += 1
+            continue
+        end = t
+        while end < tiles.count and _start(tiles, end + 1) - _start(tiles, end) == size:
+            if plane.clipped and _is_border(g, tiles, end):
+                break
+            end += 1
+        lines += [
+            f"for (int64_t j = {j}; j < {_start(tiles, end)}; j += {size}) {{",
+            *_channels(g, plane, size, None, channels, target, finish),
+            "}",
+        ]
+        t = end
+    return lines
+
+
+def _channels(
+    g: Conv, plane: Plane, size: int, j: int | None, channels: int, target: Target, finish: Finish
+) -> list[str]:
+    """A tile for all channels; j is given where it is at a border."""
+    lanes = target.lanes()
+    whole, tail = channels // lanes * lanes, channels % lanes
+    lines: list[str] = []
+    if whole:
+        lines += [f"for (int64_t c = 0; c < {whole}; c += {lanes}) {{", *_outputs(g, plane, size, j, lanes, target)]
+        lines += [finish(size, Columns(1, lanes)), "}"]
+    if tail:
+        lines += [f"{{ const int64_t c = {whole};", *_outputs(g, plane, size, j, tail, target)]
+        lines += [finish(size, Columns(1, tail)), "}"]
+    return lines
+
+
+def _outputs(g: Conv, plane: Plane, size: int, j: int | None, valid: int, target: Target) -> list[str]:
+    """`size` outputs for one vector of channels, summed into the accumulators."""
+    taps = range(g.kernel[1])
+    padded = -(-g.groups // target.lanes()) * target.lanes()
+    step = plane.column // g.dilations[1]
+    lines = [f"vf32 {', '.join(f'{accumulator(t, 0)} = {{0}}' for t in range(size))};"]
+    lines += [
+        "for (int64_t u = u0; u < u1; ++u) {",
+        f"const float *y = x + u * {plane.row} + j * {g.strides[1] * step} + c;",
+        f"const float *w = weights + u * {g.kernel[1] * padded} + c;",
+    ]
+    reads: dict[int, list[tuple[int, int]]] = {}
+    for t in range(size):
+        for v in taps:
+            if j is not None and not 0 <= _columns(g, j + t)[v] < g.width:
+                continue
+            reads.setdefault(t * g.strides[1] + v * g.dilations[1], []).append((t, v))
+    used = sorted({v for uses in reads.values() for _, v in uses})
+    lines += [f"const vf32 w{v} = korch_load_f32(w + {v * padded});" for v in used]
+    for position in sorted(reads):
+        at = f"y + {position * step}"
+        load = f"korch_load_f32({at})" if valid == target.lanes() else f"korch_load_n_f32({at}, {valid})"
+        sums = " ".join(
+            f"{accumulator(t, 0)} = korch_fma_f32(x, w{v}, {accumulator(t, 0)});" for t, v in reads[position]
+        )
+        lines.append(f"{{ const vf32 x = {load}; {sums} }}")
+    return [*lines, "}"]
