@@ -24,11 +24,8 @@ What other kernel families use to fuse what stands before and after their inner 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from korch.codegen.c.index import Index, Loaded, flatten, to_c, unflatten
 from korch.codegen.c.nest_reads import Guard, Indices
@@ -46,10 +43,11 @@ from korch.codegen.c.nest_values import (
     TableRead,
     Values,
 )
+from korch.codegen.c.prelude import expression, literal, register_tag, storage_tag
 from korch.codegen.target import Target
 from korch.ir.graph import Graph
 from korch.ir.primitives import TABLE
-from korch.ir.types import DType
+from korch.ir.types import DType, TensorType
 
 __all__ = [
     "Memory",
@@ -64,67 +62,16 @@ __all__ = [
     "storage_tag",
 ]
 
-_TAGS = {
-    DType.FLOAT64: "f64",
-    DType.FLOAT32: "f32",
-    DType.FLOAT16: "f16",
-    DType.BFLOAT16: "bf16",
-    DType.INT64: "i64",
-    DType.INT32: "i32",
-    DType.INT16: "i16",
-    DType.INT8: "i8",
-    DType.UINT64: "u64",
-    DType.UINT32: "u32",
-    DType.UINT16: "u16",
-    DType.UINT8: "u8",
-    DType.BOOL: "b8",
-}
 _NARROW = frozenset({DType.FLOAT16, DType.BFLOAT16})
 # What gives a float16 from float16s without rounding.
 _EXACT = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "max", "min", "where", "cast", "bitcast"})
-
-
-def storage_tag(dtype: DType) -> str:
-    """The tag of a dtype in memory: f32, bf16, i64, b8…"""
-    return _TAGS[dtype]
-
-
-def register_tag(dtype: DType) -> str:
-    """The tag of the register that holds a dtype: float16 and bfloat16 are computed in f32."""
-    return "f32" if dtype in _NARROW else _TAGS[dtype]
-
-
-def scalar_type(dtype: DType) -> str:
-    """The C type of one element in memory; floats of 16 bits are only moved, as integers."""
-    if dtype in _NARROW:
-        return "uint16_t"
-    if dtype.is_float:
-        return "float" if dtype is DType.FLOAT32 else "double"
-    return "uint8_t" if dtype is DType.BOOL else f"{dtype.value}_t"
 
 
 def rounded(text: str, dtype: DType) -> str:
     """A float32 register rounded to what the dtype can hold; other registers as they are."""
     if dtype not in _NARROW:
         return text
-    return TABLE["cast"].c.format(text, T="f32", S=storage_tag(dtype), R="f32")
-
-
-def literal(value: np.generic, dtype: DType) -> str:
-    """A C constant of the register's element type."""
-    if dtype is DType.BOOL:
-        return "1" if value else "0"
-    if dtype.is_integer:
-        integer, suffix = int(value), "u" if not dtype.is_signed else ""
-        if integer == np.iinfo(np.int64).min:
-            return f"({integer + 1}ll-1)"
-        return f"{integer}{suffix}{'ll' if dtype.size == 8 else ''}"
-    number, suffix = float(value), "" if dtype is DType.FLOAT64 else "f"
-    if math.isnan(number):
-        return f'__builtin_nan{suffix}("")'
-    if math.isinf(number):
-        return f"{'-' if number < 0 else ''}__builtin_inf{suffix}()"
-    return f"{number.hex()}{suffix}"
+    return f"korch_cast_f32_{storage_tag(dtype)}({text})"
 
 
 @dataclass
@@ -251,25 +198,31 @@ class Writer:
         lanes: int | str | None = None,
     ) -> None:
         """Writes a register."""
-        tag, kind, offset = storage_tag(dtype), scalar_type(dtype), memory.offset(index)
+        kind, offset = storage_tag(dtype), memory.offset(index)
         place = f"({kind} *)({memory.pointer})"
         if axis is None:
             at = self.index(offset)
-            if dtype in _NARROW:
-                self.add(f"korch_store_part_{tag}({place} + ({at}), {text}, 1);")
+            if dtype in _NARROW or dtype is DType.BOOL:
+                self.add(f"korch_store_n_{kind}({place} + ({at}), {text}, 1);")
             else:
                 self.add(f"({place})[{at}] = {text}[0];")
             return
-        if offset.stride(axis) == 1:
+        stride = offset.stride(axis)
+        if stride == 1:
             at = self.index(offset)
             if lanes is None:
-                self.add(f"korch_store_{tag}({place} + ({at}), {text});")
+                self.add(f"korch_store_{kind}({place} + ({at}), {text});")
             else:
-                self.add(f"korch_store_part_{tag}({place} + ({at}), {text}, {lanes});")
+                self.add(f"korch_store_n_{kind}({place} + ({at}), {text}, {lanes});")
+            return
+        if stride is not None:
+            at, count = self.index(offset), "" if lanes is None else f", {lanes}"
+            form = "" if lanes is None else "n_"
+            self.add(f"korch_scatter_{form}{kind}({place} + ({at}), {stride}, {text}{count});")
             return
         array = self.name()
         at = self.index(offset, {axis: f"({axis}+l)"})
-        self.add(f"{kind} {array}[{self.lanes}]; korch_store_{tag}({array}, {text});")
+        self.add(f"{kind} {array}[{self.lanes}]; korch_store_{kind}({array}, {text});")
         self.add(f"for (int64_t l = 0; l < {self._count(lanes)}; ++l) ({place})[{at}] = {array}[l];")
 
     def declare(self, dtype_tag: str, text: str, name: str = "") -> str:
@@ -290,7 +243,7 @@ class Writer:
     def _emit(self, node: Node, args: list[str], axis: str | None, lanes: int | str | None) -> str:
         tag = register_tag(node.dtype)
         if isinstance(node, Literal):
-            return self.declare(tag, f"korch_splat_{tag}({literal(node.value, node.dtype)})")
+            return self.declare(tag, f"korch_splat_{tag}({literal(node.value)})")
         if isinstance(node, Read):
             return self._read(node, axis, lanes)
         if isinstance(node, Apply):
@@ -299,18 +252,14 @@ class Writer:
             self._forbid_axis(node.guards, axis)
             return self.declare(tag, f"{self.condition(node.guards)} ? {args[0]} : {args[1]}")
         assert isinstance(node, TableRead)
-        numbers = [literal(node.dtype.numpy.type(v), node.dtype) for v in node.values]
-        table = self._table(("numbers", node.dtype, node.values), scalar_type(node.dtype), numbers)
+        numbers = [literal(node.dtype.numpy.type(v)) for v in node.values]
+        table = self._table(("numbers", node.dtype, node.values), storage_tag(node.dtype), numbers)
         return self.declare(tag, self._load(table, node.dtype, node.at, axis, lanes))
 
     def _apply(self, node: Apply, args: list[str]) -> str:
-        d = node.definition
-        operands = [register_tag(a.dtype) for a in node.args]
-        attributes = {k: int(v) if isinstance(v, bool) else v for k, v in d.attributes}
-        result = register_tag(node.dtype)
-        fields = {"T": operands[0], "U": operands[-1], "R": result, "S": storage_tag(node.dtype), **attributes}
-        text = TABLE[d.primitive].c.format(*args, **fields)
-        return text if d.primitive in _EXACT else rounded(text, node.dtype)
+        types = [TensorType(a.dtype, ()) for a in node.args]
+        text = expression(node.definition, args, types, TensorType(node.dtype, ()))
+        return text if node.definition.primitive in _EXACT else rounded(text, node.dtype)
 
     def _forbid_axis(self, guards: Iterable[Guard], axis: str | None) -> None:
         if axis is not None and any(axis in g.index.variables for g in guards):
@@ -329,19 +278,20 @@ class Writer:
 
     def _load(self, pointer: str, dtype: DType, offset: Index, axis: str | None, lanes: int | str | None) -> str:
         """C text of a vector loaded from memory; statements that prepare it are added."""
-        tag, kind = storage_tag(dtype), scalar_type(dtype)
+        kind = storage_tag(dtype)
         place = f"(const {kind} *)({pointer})"
         stride = offset.stride(axis) if axis is not None else 0
         if stride == 0:
-            at = self.index(offset)
-            if dtype in _NARROW:
-                return f"korch_load_splat_{tag}({place} + ({at}))"
-            return f"korch_splat_{tag}(({place})[{at}])"
+            return f"korch_broadcast_{kind}({place} + ({self.index(offset)}))"
         if stride == 1:
             at = self.index(offset)
             if lanes is None:
-                return f"korch_load_{tag}({place} + ({at}))"
-            return f"korch_load_part_{tag}({place} + ({at}), {lanes})"
+                return f"korch_load_{kind}({place} + ({at}))"
+            return f"korch_load_n_{kind}({place} + ({at}), {lanes})"
+        if stride is not None:
+            at, count = self.index(offset), "" if lanes is None else f", {lanes}"
+            form = "" if lanes is None else "n_"
+            return f"korch_gather_{form}{kind}({place} + ({at}), {stride}{count})"
         assert axis is not None
         names = {axis: f"({axis}+l)"}
         for atom in offset.atoms():
@@ -350,7 +300,7 @@ class Writer:
         array, at, count = self.name(), self.index(offset, names), self._count(lanes)
         self.add(f"{kind} {array}[{self.lanes}];")
         self.add(f"for (int64_t l = 0; l < {count}; ++l) {array}[l] = ({place})[{at}];")
-        return f"korch_load_{tag}({array})" if lanes is None else f"korch_load_part_{tag}({array}, {lanes})"
+        return f"korch_load_{kind}({array})" if lanes is None else f"korch_load_n_{kind}({array}, {lanes})"
 
     # Indices that are data.
 
@@ -392,7 +342,7 @@ class Writer:
     def _as_int64(self, node: Node, text: str) -> str:
         if node.dtype is DType.INT64:
             return text
-        return TABLE["cast"].c.format(text, T=register_tag(node.dtype), S="i64", R="i64")
+        return f"korch_cast_{register_tag(node.dtype)}_i64({text})"
 
     def _clamp(self, place: str, size: int) -> None:
         """Counted from the end when negative, then moved inside."""

@@ -29,6 +29,8 @@ class Guard:
     @property
     def truth(self) -> bool | None:
         """What the range of the index decides; None when it leaves both open."""
+        if self.high < self.low:
+            return False
         if self.low <= self.index.low and self.index.high <= self.high:
             return True
         if self.index.high < self.low or self.index.low > self.high:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from korch.codegen.c.index import Index, constant, dot, loaded
+from korch.codegen.c.nest_domain import Domain
 from korch.codegen.c.nest_reads import GATHERS, LAYOUT_READS, Guard, Indices
 from korch.ir.graph import Definition, Graph
 from korch.ir.primitives import TABLE
@@ -27,18 +28,23 @@ class NestError(Exception):
 
 @dataclass(frozen=True)
 class Memory:
-    """A buffer: `pointer` is a C expression of type char *, element index has the offset of `strides` from
-    `origin` (in elements). `variables` are those that the pointer depends on."""
+    """A buffer: `pointer` is a C expression of type char *, `strides` are in elements, one per dimension.
+
+    With a `domain`, the buffer holds a part of the value by axes: strides and `origin` (the part's first point)
+    are per axis. `variables` are those that the pointer or the content depends on, beside the index."""
 
     pointer: str
     strides: tuple[int, ...]
-    origin: Indices = ()
     variables: frozenset[str] = _NONE
+    domain: Domain | None = None
+    origin: Indices = ()
 
     def offset(self, index: Indices) -> Index:
-        if not self.origin:
+        """Where an element lies, in elements."""
+        if self.domain is None:
             return dot(index, self.strides)
-        return dot((i - o for i, o in zip(index, self.origin, strict=True)), self.strides)
+        point = self.domain.coordinates(index)
+        return dot((i - o for i, o in zip(point, self.origin, strict=True)), self.strides)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,12 @@ class Registers:
     variables: frozenset[str] = _NONE
 
 
-Source = Memory | Registers
+@dataclass(frozen=True)
+class Stage:
+    """In planning: a value that another loop nest computes. Where it is read is noted in `Values.stage_reads`."""
+
+
+Source = Memory | Registers | Stage
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,16 +120,20 @@ class TableRead(Node):
 
 
 class Values:
-    """The values of one graph, read through `sources` (for every input at least)."""
+    """The values of one graph, read through `sources` (for every input at least).
 
-    def __init__(self, graph: Graph, sources: Mapping[str, Source]) -> None:
+    With `share`, equal nodes of both are one node: what one loop body has computed outside itself, another finds.
+    """
+
+    def __init__(self, graph: Graph, sources: Mapping[str, Source], share: Values | None = None) -> None:
         self.graph = graph
         self.sources = dict(sources)
         self.open_guards: dict[Guard, None] = {}  # met so far, decided neither way by the variables' ranges
+        self.stage_reads: dict[tuple[str, Indices], None] = {}
         self._definitions = {v: d for d in graph.definitions for v in d.outputs}
-        self._nodes: dict[tuple[object, ...], Node] = {}
+        self._nodes: dict[tuple[object, ...], Node] = share._nodes if share else {}
         self._memo: dict[tuple[object, ...], Node] = {}
-        self._loaded: dict[tuple[Node, int], int] = {}
+        self._loaded: dict[tuple[Node, int], int] = share._loaded if share else {}
 
     def at(self, value: str, index: Indices, guards: tuple[Guard, ...] = ()) -> Node:
         """The node of a value's element. `guards` are open ones, without which it is not needed."""
@@ -127,6 +142,15 @@ class Values:
         if found is None:
             found = self._memo[key] = self._expand(value, index, guards)
         return found
+
+    def define(self, value: str, index: Indices) -> Node:
+        """The node of a value that is computed here, even where it has a source for others."""
+        return self._compute(value, index, ()) if value in self._definitions else self.at(value, index)
+
+    @property
+    def nodes(self) -> Iterable[Node]:
+        """All nodes made so far, arguments before their users."""
+        return self._nodes.values()
 
     def literal(self, value: object, dtype: DType) -> Node:
         scalar = np.asarray(value).astype(dtype.numpy).reshape(())[()]
@@ -141,6 +165,12 @@ class Values:
         key = (definition.primitive, definition.attributes, args)
         variables = _NONE.union(*(a.variables for a in args))
         return self._intern(key, Apply, dtype, variables, args, definition=definition)
+
+    def converted(self, node: Node, dtype: DType) -> Node:
+        """The node cast to another dtype."""
+        if node.dtype is dtype:
+            return node
+        return self.apply(Definition("cast", (), (), (("to", dtype.value),)), (node,), dtype)
 
     def choose(self, guards: tuple[Guard, ...], yes: Node, no: Node) -> Node:
         if not guards:
@@ -180,8 +210,16 @@ class Values:
             return self._intern(("held", text), Held, dtype, variables, text=text)
         if isinstance(source, Memory):
             return self._read(source, source.offset(index), dtype, guards)
+        if isinstance(source, Stage):
+            self.stage_reads.setdefault((value, index))
+            variables = _NONE.union(*(i.variables for i in index))
+            return self._intern(("stage", value, index), Held, dtype, variables, text=value)
         if value in self.graph.constants:
             return self.literal(self.graph.constants[value], dtype)
+        return self._compute(value, index, guards)
+
+    def _compute(self, value: str, index: Indices, guards: tuple[Guard, ...]) -> Node:
+        dtype = self.graph.types[value].dtype
         definition = self._definitions[value]
         types = [self.graph.types[v] for v in definition.inputs]
         name = definition.primitive
