@@ -77,6 +77,9 @@ def _trips(
     if start is not None and not start.any():
         return 0
     after = body.outputs[0][1]
+    copies = {op.outputs[0]: op.inputs[0] for op in body.operators if op.op_type == "Identity"}
+    while after in copies:
+        after = copies[after]
     lasting = constants[after].all() if after in constants else after == body.inputs[1][1]
     if limit is None or start is None or not lasting:
         return None

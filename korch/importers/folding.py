@@ -212,7 +212,8 @@ def _reference(node: NodeProto, version: int, feeds: Mapping[str, np.ndarray]) -
 def cast_array(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The array in another dtype: float to integer truncates and saturates, NaN gives 0; the rest is NumPy's."""
     if not DType.of(array.dtype).is_float or dtype.kind not in "iu":
-        return array.astype(dtype)
+        with np.errstate(all="ignore"):
+            return array.astype(dtype)
     wide = array.astype(np.float64)  # holds every value of the other floats
     least, greatest = np.iinfo(dtype).min, np.iinfo(dtype).max
     # float(greatest) of 64 bits rounds up, to a number that does not fit: hence the strict comparison.

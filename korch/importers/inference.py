@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 
@@ -59,8 +60,21 @@ def infer_outputs(
         if any(d.dim_value < 0 for d in type_.tensor_type.shape.dim):
             shapes = ", ".join(type_text(t) for t in types.values())
             raise InvalidModel(f"{node_label(node)} gives {name!r} a negative dimension for its inputs ({shapes})")
+    _refuse_reshape(node, types, found)
     found.update(_own_rules(node, types, constants, found))
     return {o: found.get(o, TypeProto()) for o in named}
+
+
+def _refuse_reshape(node: NodeProto, types: Mapping[str, TypeProto], found: Mapping[str, TypeProto]) -> None:
+    """A shape that the model fixes, as of an image or a batch, and that another input does not fill."""
+    if node.op_type != "Reshape" or node.domain not in ("", "ai.onnx"):
+        return
+    before, after = static_shape(types[node.input[0]]), static_shape(found[node.output[0]])
+    if before is not None and after is not None and math.prod(before) != math.prod(after):
+        raise InvalidModel(
+            f"{node_label(node)} cannot give its input of shape {list(before)} the shape {list(after)}, "
+            "which the model fixes: bind other shapes"
+        )
 
 
 def _with_attribute(node: NodeProto, name: str, value: int) -> NodeProto:

@@ -141,6 +141,12 @@ def _outline(model: ModelProto) -> ModelProto:
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.node.extend(model.graph.node)
+    for value in [*graph.input, *graph.output]:  # the checker wants a shape; many exporters leave it out
+        if value.type.WhichOneof("value") in (None, "tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    for value in graph.output:  # and a type, which is inferred anyway
+        if not value.type.tensor_type.elem_type and value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
     names = {i.name for i in graph.input}
     seen: set[str] = set()
     for name, elem, dims in _initializers(model.graph):
