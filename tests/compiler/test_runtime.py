@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -299,6 +303,56 @@ print(library.korch_default_threads())
 """
     )
     assert run_python(code, path).strip() == "1"
+
+
+V2 = "0::/outer/inner\n"
+V1 = "5:memory:/\n4:cpu,cpuacct:/outer/inner\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limited"),
+    [
+        (V2, {"outer/inner/cpu.max": "150000 100000"}, True),
+        (V2, {"outer/inner/cpu.max": "max 100000", "outer/cpu.max": "50000 100000"}, True),
+        (V2, {"outer/inner/cpu.max": "max 100000", "cpu.max": "6400000 100000"}, False),
+        (V2, {}, False),
+        (V1, {"cpu/outer/cpu.cfs_quota_us": "100000", "cpu/outer/cpu.cfs_period_us": "100000"}, True),
+        (V1, {"cpu/outer/cpu.cfs_quota_us": "-1", "cpu/outer/cpu.cfs_period_us": "100000"}, False),
+        ("0::/\n", {"cpu.max": "100000 100000"}, True),
+    ],
+)
+def test_the_default_number_of_threads_honours_the_quota(path, tmp_path, groups, files, limited):
+    # a private view of /sys/fs/cgroup and /proc/self/cgroup, where the system allows one to be made
+    for name, text in files.items():
+        file = tmp_path / "root" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    (tmp_path / "root").mkdir(exist_ok=True)
+    (tmp_path / "groups").write_text(groups)
+    view = 'mount --bind "$0/root" /sys/fs/cgroup && mount --bind "$0/groups" /proc/$$/cgroup && exec "$@"'
+    private = ["unshare", "--mount", "sh", "-c", view, str(tmp_path)]
+    if shutil.which("unshare") is None or subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("this process may not make a private view of the file system")
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).korch_default_threads())"
+    library = tmp_path / "libkorch.so"
+    library.write_bytes(runtime(MACHINE))
+    found = subprocess.run([*private, sys.executable, "-c", code, str(library)], capture_output=True, text=True)
+    assert int(found.stdout) == (1 if limited else len(os.sched_getaffinity(0)))
+
+
+def test_code_is_loaded_where_anonymous_files_are_refused(path, tmp_path):
+    # with nothing in /proc/self/fd, the anonymous file has no name to load it by
+    view = 'mount -t tmpfs none /proc/$$/fd && exec "$@"'
+    private = ["unshare", "--mount", "sh", "-c", view, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("this process may not make a private view of the file system")
+    code = RUN + "assert not os.listdir('/proc/self/fd') and right(); print('right')"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    found = subprocess.run(
+        [*private, sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment
+    )
+    assert found.stdout == "right\n", found.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_loading_needs_numpy_only(path):

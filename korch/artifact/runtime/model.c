@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -194,21 +195,20 @@ static int take_table(reader r, korch_model *model) {
 static void read_features(char text[FEATURES_SIZE]) {
   int file = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
   ssize_t n = 0, got = 0;
-  while (file >= 0 && got + 2 < FEATURES_SIZE && (n = read(file, text + got, (size_t)(FEATURES_SIZE - 2 - got))) > 0)
+  while (file >= 0 && got + 16 < FEATURES_SIZE && (n = read(file, text + got, (size_t)(FEATURES_SIZE - 16 - got))) > 0)
     got += n;
   if (file >= 0) close(file);
   text[got] = 0;
   char *line = strstr(text, "\nflags");
   if (!line) line = strstr(text, "\nFeatures");
-  char *colon = line ? strchr(line, ':') : NULL;
-  if (!colon) {
-    text[0] = 0;
-    return;
-  }
-  char *end = strchr(colon, '\n');
+  char *colon = line ? strchr(line, ':') : NULL, *end = colon ? strchr(colon, '\n') : NULL;
   if (end) *end = 0;
-  memmove(text, colon + 1, strlen(colon + 1) + 1);
+  if (colon) memmove(text, colon + 1, strlen(colon + 1) + 1);
+  else text[0] = 0;
   strcat(text, " ");
+#if defined(__aarch64__)
+  if (getauxval(AT_HWCAP) & 2) strcat(text, " asimd "); /* qemu-user shows the /proc/cpuinfo of its host */
+#endif
 }
 
 /* Writes the words of `wanted` that are not in `features` to `missing`, and returns how many there are. */
