@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from korch.errors import InvalidModel, UnsupportedModel
 from korch.fission.builder import Builder
+from korch.fission.control import CONTROL, Step, Then
 from korch.fission.operators import OPERATORS
 from korch.fission.reading import Refused
 from korch.fission.tensor import Tensor, constant
 from korch.importers.onnx import expand_function_operator
 from korch.importers.operators import Operator, OperatorGraph
 from korch.ir.graph import Graph
+from korch.ir.types import TensorType
 
 NAMED_NODES = 4
 """Nodes that an error names for each unsupported operator; `unsupported` has all."""
@@ -38,100 +40,128 @@ class Refusal:
 def fission(operators: OperatorGraph) -> Graph:
     """The model as a graph of primitives, with constants evaluated and equal parts shared.
 
-    UnsupportedModel names everything that stands against it at once. InvalidModel: an operator is ill-typed.
+    UnsupportedModel names everything that stands against it at once. InvalidModel: an operator does not fit its
+    inputs.
     """
-    run = _Run(operators)
-    refusals = run.refusals()
-    if refusals:
+    state = _decompose(operators)
+    if state.refused:
         raise UnsupportedModel(
-            f"the model has operators that are not supported: {'; '.join(map(str, refusals))} "
+            f"operators that are not supported: {'; '.join(map(str, state.refusals()))} "
             "(replace them, or cut the model before them)"
         )
-    return run.builder.finish((name, run.values[value].value) for name, value in operators.outputs)
+    return state.builder.finish((name, state.values[value].value) for name, value in operators.outputs)
 
 
 def unsupported(operators: OperatorGraph) -> list[Refusal]:
     """What `fission` would refuse, in the model's order; empty when it would succeed."""
-    return _Run(operators).refusals()
+    return _decompose(operators).refusals()
 
 
 @dataclass(frozen=True)
-class _Bind:
-    """After the body of an expanded operator: its outputs are these values."""
+class _State:
+    """A model under decomposition.
 
-    outputs: tuple[tuple[str, str], ...]
+    - `types` is what the model says of its values, `values` the tensors that they have become.
+    - `doubtful` are placeholders for what refused operators would give, so that everything after is looked at
+      too; what fails because of one is no refusal of its own.
+    """
 
-
-class _Run:
-    """One pass over a model. What is refused leaves placeholders, so that everything after it is still looked at."""
-
-    def __init__(self, operators: OperatorGraph) -> None:
-        self.types = dict(operators.types)
-        self.builder = Builder(self.types)
-        self.values: dict[str, Tensor] = {}
-        self._doubtful: set[str] = set()
-        self._refused: dict[tuple[str, str, str], list[str]] = {}
-        self._add_constants(operators)
-        for name, value in operators.inputs:
-            self.values[value] = Tensor(self.builder, self.builder.input(name, operators.types[value]))
-        # A stack: an operator without a function of its own is replaced by the operators of its standard body.
-        pending: list[Operator | _Bind] = list(reversed(operators.operators))
-        while pending:
-            step = pending.pop()
-            if isinstance(step, _Bind):
-                self.values.update({name: self.values[value] for name, value in step.outputs})
-            elif (step.domain, step.op_type) in OPERATORS:
-                self._apply(step)
-            else:
-                pending.extend(reversed(self._expanded(step)))
+    builder: Builder
+    types: dict[str, TensorType]
+    values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    doubtful: set[str] = field(default_factory=set[str])
+    refused: dict[tuple[str, str, str], list[str]] = field(default_factory=dict[tuple[str, str, str], list[str]])
 
     def refusals(self) -> list[Refusal]:
-        return [
-            Refusal(op_type, domain, tuple(nodes), reason) for (op_type, domain, reason), nodes in self._refused.items()
-        ]
+        found = self.refused.items()
+        return [Refusal(op_type, domain, tuple(nodes), reason) for (op_type, domain, reason), nodes in found]
 
-    def _add_constants(self, operators: OperatorGraph) -> None:
-        for value, array in operators.constants.items():
-            self.values[value] = constant(self.builder, array)
 
-    def _apply(self, op: Operator) -> None:
-        self.builder.origin = op.name
-        inputs = [self.values[v] if v else None for v in op.inputs]
+def _decompose(operators: OperatorGraph) -> _State:
+    """One pass, with a stack of what is still to do: bodies of operators are put in the place of these."""
+    types = dict(operators.types)
+    state = _State(Builder(types), types)
+    _add_constants(state, operators)
+    for name, value in operators.inputs:
+        state.values[value] = Tensor(state.builder, state.builder.input(name, types[value]))
+    pending: list[Step] = list(reversed(operators.operators))
+    while pending:
+        step = pending.pop()
+        op = step.op if isinstance(step, Then) else step
+        state.builder.origin = op.name
         try:
-            found = OPERATORS[op.domain, op.op_type](self.builder, op, *inputs)
-            outputs = (found,) if isinstance(found, Tensor) else found
-            self._check(op, outputs)
+            following = _do(state, step)
+            if not following:
+                _check(state, op)
         except Refused as refused:
-            self._refuse(op, str(refused))
+            _refuse(state, op, str(refused), refused.certain)
         except ValueError as error:
-            if self._doubtful.isdisjoint(op.inputs):
-                raise InvalidModel(f"the operator {op.op_type} {op.name!r} does not fit its inputs: {error}") from error
-            self._refuse(op, str(error))
+            if state.doubtful.isdisjoint(op.inputs):
+                message = f"the operator {op.op_type} {op.name!r} does not fit its inputs: {error}"
+                raise InvalidModel(message) from error
+            _refuse(state, op, str(error))
         else:
-            self.values.update({v: t for v, t in zip(op.outputs, outputs, strict=False) if v})
+            pending.extend(reversed(following))
+    return state
 
-    def _check(self, op: Operator, outputs: tuple[Tensor, ...]) -> None:
-        if len(outputs) < len(op.outputs):
-            raise Refused(f"only {len(outputs)} of its outputs are supported, {len(op.outputs)} are used")
-        for value, tensor in zip(op.outputs, outputs, strict=False):
-            if value and self.types[value] != tensor.type:
-                raise Refused(f"its output is {tensor.type} here, but the model says {self.types[value]}")
 
-    def _refuse(self, op: Operator, reason: str, certain: bool = False) -> None:
-        """Recorded, unless the cause may be a placeholder among the inputs."""
-        if certain or self._doubtful.isdisjoint(op.inputs):
-            self._refused.setdefault((op.op_type, op.domain, reason), []).append(op.name)
-        for value in filter(None, op.outputs):
-            self._doubtful.add(value)
-            self.values[value] = Tensor(self.builder, self.builder.input(value, self.types[value]))
+def _add_constants(state: _State, operators: OperatorGraph) -> None:
+    for value, array in operators.constants.items():
+        state.values[value] = constant(state.builder, array)
 
-    def _expanded(self, op: Operator) -> Sequence[Operator | _Bind]:
-        known = {v: a for v in op.inputs if v and (a := self.values[v].known) is not None}
-        body = expand_function_operator(op, self.types, known)
-        if body is None:
-            self._refuse(op, "it has no decomposition", certain=True)
-            return ()
-        self.types.update(body.types)
-        self._add_constants(body)
-        self.values.update({name: self.values[value] for name, value in body.inputs})
-        return (*body.operators, _Bind(body.outputs))
+
+def _do(state: _State, step: Step) -> Sequence[Step]:
+    """One step; it binds the operator's outputs, or gives the steps that will."""
+    if isinstance(step, Then):
+        return step.next()
+    key = (step.domain, step.op_type)
+    if key in OPERATORS:
+        inputs = [state.values[v] if v else None for v in step.inputs]
+        found = OPERATORS[key](state.builder, step, *inputs)
+        _bind(state, step, (found,) if isinstance(found, Tensor) else found)
+        return ()
+    if key in CONTROL:
+        for body in step.attributes.values():
+            if isinstance(body, OperatorGraph):
+                state.types.update(body.types)
+        return CONTROL[key](step, state.values)
+    return _standard_body(state, step)
+
+
+def _bind(state: _State, op: Operator, outputs: Sequence[Tensor]) -> None:
+    if len(outputs) < len(op.outputs):
+        raise Refused(f"only {len(outputs)} of its outputs are supported, {len(op.outputs)} are used")
+    state.values.update({v: t for v, t in zip(op.outputs, outputs, strict=False) if v})
+
+
+def _standard_body(state: _State, op: Operator) -> Sequence[Step]:
+    """The operators by which the standard defines this one."""
+    known = {v: a for v in op.inputs if v and (a := state.values[v].known) is not None}
+    body = expand_function_operator(op, state.types, known)
+    if body is None:
+        raise Refused("it has no decomposition", certain=True)
+    state.types.update(body.types)
+    _add_constants(state, body)
+    state.values.update({name: state.values[value] for name, value in body.inputs})
+
+    def bind() -> Sequence[Step]:
+        state.values.update({name: state.values[value] for name, value in body.outputs})
+        return ()
+
+    return (*body.operators, Then(op, bind))
+
+
+def _check(state: _State, op: Operator) -> None:
+    for value in filter(None, op.outputs):
+        found, declared = state.values[value].type, state.types[value]
+        if found != declared:
+            raise Refused(f"its output is {found} here, but the model says {declared}")
+
+
+def _refuse(state: _State, op: Operator, reason: str, certain: bool = False) -> None:
+    """Recorded, unless the cause may be a placeholder among the inputs."""
+    if certain or state.doubtful.isdisjoint(op.inputs):
+        state.refused.setdefault((op.op_type, op.domain, reason), []).append(op.name)
+    for value in filter(None, op.outputs):
+        state.doubtful.add(value)
+        state.values[value] = Tensor(state.builder, state.builder.input(value, state.types[value]))

@@ -12,7 +12,14 @@ from korch.ir.types import DType
 
 
 class Refused(Exception):
-    """This use of an operator is not supported; the message says why, as a clause without a full stop."""
+    """This use of an operator is not supported; the message says why, as a clause without a full stop.
+
+    `certain` says that the reason lies in the operator itself, whatever its inputs hold.
+    """
+
+    def __init__(self, reason: str, certain: bool = False) -> None:
+        super().__init__(reason)
+        self.certain = certain
 
 
 def has(op: Operator, name: str) -> bool:

@@ -207,8 +207,19 @@ def BitwiseNot(b: Builder, op: Operator, x: Tensor) -> Tensor:
 
 
 def BitShift(b: Builder, op: Operator, x: Tensor, y: Tensor) -> Tensor:
+    """Signed: to the right the sign is kept; a negative distance is, as its bits read unsigned, beyond the width."""
     left = text(op, "direction", "", ("LEFT", "RIGHT")) == "LEFT"
-    return x.map("shift_left" if left else "shift_right", y)
+    primitive = "shift_left" if left else "shift_right"
+    if not x.dtype.is_signed:
+        return x.map(primitive, y)
+    unsigned = f"u{x.dtype.value}"
+    distance = y.map("bitcast", to=unsigned)
+    if left:
+        return x.map("bitcast", to=unsigned).map(primitive, distance).map("bitcast", to=x.dtype.value)
+    negative = x < 0
+    magnitude = where(negative, ~x, x).map("bitcast", to=unsigned)
+    moved = magnitude.map(primitive, distance).map("bitcast", to=x.dtype.value)
+    return where(negative, ~moved, moved)
 
 
 def Max(b: Builder, op: Operator, *xs: Tensor) -> Tensor:
@@ -256,8 +267,11 @@ def BitCast(b: Builder, op: Operator, x: Tensor) -> Tensor:
     to = result_dtype(op)
     if x.dtype is to:
         return x
-    if DType.BOOL in (to, x.dtype):
-        raise Refused("the bits of booleans are not reinterpreted")
+    if x.dtype is DType.BOOL:
+        # A boolean is one byte of 0 or 1.
+        return BitCast(b, op, x.cast(DType.UINT8))
+    if to is DType.BOOL:
+        raise Refused("bits are not reinterpreted as booleans")
     return x.map("bitcast", to=to.value)
 
 

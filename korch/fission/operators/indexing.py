@@ -122,3 +122,14 @@ def ReverseSequence(b: Builder, op: Operator, x: Tensor, lengths: Tensor) -> Ten
     last = lengths.cast(DType.INT64).along((batch,), x.rank) - 1
     places = where(steps <= last, last - steps, steps)
     return x.apply("gather_elements", places.expand(x.shape), axis=time)
+
+
+def TensorScatter(b: Builder, op: Operator, x: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
+    """A cache with `update` written along one axis from each batch element's start on."""
+    axis = x.axis(integer(op, "axis", -2))
+    places = constant(b, np.arange(update.shape[axis])).along((axis,), x.rank)
+    if starts is not None:
+        places = places + starts.cast(DType.INT64).along((0,), x.rank)
+    if text(op, "mode", "linear", ("linear", "circular")) == "circular":
+        places = places % x.shape[axis]
+    return x.apply("scatter_elements", places.expand(update.shape), update, axis=axis, reduction="none")

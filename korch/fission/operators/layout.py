@@ -19,6 +19,14 @@ def Identity(b: Builder, op: Operator, x: Tensor) -> Tensor:
     return x
 
 
+def OptionalGetElement(b: Builder, op: Operator, x: Tensor) -> Tensor:
+    return x
+
+
+def OptionalHasElement(b: Builder, op: Operator, x: Tensor | None = None) -> Tensor:
+    return constant(b, np.array(x is not None))
+
+
 def Dropout(
     b: Builder, op: Operator, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> tuple[Tensor, ...]:

@@ -27,6 +27,20 @@ def Gemm(b: Builder, op: Operator, x: Tensor, y: Tensor, bias: Tensor | None = N
     return product if bias is None or beta == 0 else product + bias * beta
 
 
+def Det(b: Builder, op: Operator, x: Tensor) -> Tensor:
+    """Determinants of matrices up to 3 x 3, by their rows."""
+    n, batch = x.shape[-1], x.shape[:-2]
+    if n > 3:
+        raise Refused(f"determinants of {n} x {n} matrices are not supported")
+    m = [[x.narrow(x.rank - 2, i, 1).narrow(x.rank - 1, j, 1).reshape(batch) for j in range(n)] for i in range(n)]
+    if n < 2:
+        return m[0][0] if n else x.like(1).expand(batch)
+    if n == 2:
+        return m[0][0] * m[1][1] - m[0][1] * m[1][0]
+    minors = [m[1][(j + 1) % 3] * m[2][(j + 2) % 3] - m[1][(j + 2) % 3] * m[2][(j + 1) % 3] for j in range(3)]
+    return m[0][0] * minors[0] + m[0][1] * minors[1] + m[0][2] * minors[2]
+
+
 def Einsum(b: Builder, op: Operator, *xs: Tensor) -> Tensor:
     """Sums of products over named dimensions, two operands at a time: each step is a matmul or a product.
 
