@@ -96,7 +96,7 @@ int korch_default_threads(void) {
   unsigned char mask[1024] = {0}; /* 8192 processors */
   long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
   int64_t count = 0;
-  for (long k = 0; k < bytes; k++) count += __builtin_popcount(mask[k]);
+  for (long k = 0; k < bytes * 8; k++) count += mask[k / 8] >> k % 8 & 1;
   int64_t limit = quota();
   if (limit < count) count = limit;
   return count < 1 ? 1 : (int)count;

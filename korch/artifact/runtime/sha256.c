@@ -20,26 +20,38 @@ static uint32_t big_endian(const unsigned char *p) {
   return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+/* One round. The eight variables take each other's places instead of being moved: h becomes the new a. */
+#define ROUND(a, b, c, d, e, f, g, h, t)                                                                  \
+  do {                                                                                                    \
+    uint32_t sum1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25), choose = (e & f) ^ (~e & g);            \
+    uint32_t sum0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22), majority = (a & b) ^ (a & c) ^ (b & c); \
+    uint32_t first = h + sum1 + choose + K[t] + w[t];                                                     \
+    d += first;                                                                                           \
+    h = first + sum0 + majority;                                                                          \
+  } while (0)
+
 static void block(uint32_t state[8], const unsigned char *data) {
-  uint32_t w[64], s[8];
+  uint32_t w[64];
   for (int t = 0; t < 16; t++) w[t] = big_endian(data + 4 * t);
   for (int t = 16; t < 64; t++) {
     uint32_t low = rotate(w[t - 15], 7) ^ rotate(w[t - 15], 18) ^ w[t - 15] >> 3;
     uint32_t high = rotate(w[t - 2], 17) ^ rotate(w[t - 2], 19) ^ w[t - 2] >> 10;
     w[t] = w[t - 16] + low + w[t - 7] + high;
   }
-  memcpy(s, state, sizeof s);
-  for (int t = 0; t < 64; t++) {
-    uint32_t sum1 = rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25);
-    uint32_t sum0 = rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22);
-    uint32_t choose = (s[4] & s[5]) ^ (~s[4] & s[6]);
-    uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-    uint32_t first = s[7] + sum1 + choose + K[t] + w[t], second = sum0 + majority;
-    memmove(s + 1, s, 7 * sizeof *s);
-    s[4] += first;
-    s[0] = first + second;
+  uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+  for (int t = 0; t < 64; t += 8) {
+    ROUND(a, b, c, d, e, f, g, h, t);
+    ROUND(h, a, b, c, d, e, f, g, t + 1);
+    ROUND(g, h, a, b, c, d, e, f, t + 2);
+    ROUND(f, g, h, a, b, c, d, e, t + 3);
+    ROUND(e, f, g, h, a, b, c, d, t + 4);
+    ROUND(d, e, f, g, h, a, b, c, t + 5);
+    ROUND(c, d, e, f, g, h, a, b, t + 6);
+    ROUND(b, c, d, e, f, g, h, a, t + 7);
   }
-  for (int k = 0; k < 8; k++) state[k] += s[k];
+  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
 void korch_sha256(const korch_bytes *pieces, int count, unsigned char hash[32]) {
