@@ -24,7 +24,7 @@ from korch.ir.primitives import TABLE
 from korch.ir.types import DType, TensorType
 
 # In this order: a block may use what stands above it. All of `base` is in every file.
-_FILES = ("base", "memory", "arithmetic", "convert")
+_FILES = ("base", "memory", "arithmetic", "convert", "float64", "float32")
 
 _TAGS: dict[DType, str] = {
     DType.FLOAT64: "f64",

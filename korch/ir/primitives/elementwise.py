@@ -192,9 +192,7 @@ def _elementwise(
         dtype = one_dtype(types, dtypes)
         return (TensorType(DType.BOOL if truth else dtype, one_shape(types)),)
 
-    return Primitive(
-        name, "elementwise", (arity, arity), dtypes, rule, meaning, c, triton, (), domain, tolerance
-    )
+    return Primitive(name, "elementwise", (arity, arity), dtypes, rule, meaning, c, triton, (), domain, tolerance)
 
 
 def _float_function(
@@ -299,7 +297,7 @@ UNARY: tuple[Primitive, ...] = (
         1,
         INTEGER | BOOL,
         _same(_logical(np.logical_not, np.invert)),
-        "korch_not_{T}({0})",
+        "~{0}",
         "~{0}",
     ),
     _row("cast", 1, ANY, _cast_rule, _cast, "korch_cast_{T}_{S}({0})", "cast({0}, {to})", ("to",)),
@@ -309,7 +307,7 @@ UNARY: tuple[Primitive, ...] = (
         NUMBER,
         _bitcast_rule,
         _bitcast,
-        "korch_bitcast_{T}_{S}({0})",
+        "korch_bitcast_{Q}_{S}({0})",
         "{0}.to({to}, bitcast=True)",
         ("to",),
     ),

@@ -75,9 +75,7 @@ def _gather_nd_rule(types: Types, attributes: Attributes) -> tuple[TensorType, .
     data, indices = types
     _check_indices(types)
     batch = integer(attributes, "batch_dims")
-    require(
-        indices.rank >= 1 and 0 <= batch < min(data.rank, indices.rank), f"batch_dims {batch} does not fit"
-    )
+    require(indices.rank >= 1 and 0 <= batch < min(data.rank, indices.rank), f"batch_dims {batch} does not fit")
     require(data.shape[:batch] == indices.shape[:batch], "the batch dimensions differ")
     depth = indices.shape[-1]
     require(1 <= depth <= data.rank - batch, f"an index of {depth} numbers does not fit the data")
@@ -95,10 +93,7 @@ def _gather_nd(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray, ...]
         return (np.zeros(shape, data.dtype),)
     at = clamped(indices, np.array(data.shape[batch : batch + depth], np.int64))
     rank = indices.ndim - 1
-    fixed = [
-        np.arange(n).reshape([n if k == d else 1 for k in range(rank)])
-        for d, n in enumerate(data.shape[:batch])
-    ]
+    fixed = [np.arange(n).reshape([n if k == d else 1 for k in range(rank)]) for d, n in enumerate(data.shape[:batch])]
     return (data[(*fixed, *(at[..., k] for k in range(depth)))],)
 
 

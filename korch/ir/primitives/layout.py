@@ -145,9 +145,7 @@ def _moves(
     return Primitive(name, kind, (1, most), ANY, rule, meaning, "{0}", "{0}", attributes)  # type: ignore[arg-type]
 
 
-BROADCAST: tuple[Primitive, ...] = (
-    _moves("broadcast", "broadcast", _broadcast_rule, _broadcast, ("shape", "axes")),
-)
+BROADCAST: tuple[Primitive, ...] = (_moves("broadcast", "broadcast", _broadcast_rule, _broadcast, ("shape", "axes")),)
 
 LAYOUT: tuple[Primitive, ...] = (
     _moves("reshape", "layout", _reshape_rule, _reshape, ("shape",)),

@@ -95,9 +95,7 @@ def _padded(x: np.ndarray, pads: tuple[int, ...]) -> np.ndarray:
     """Zeros added around the spatial dimensions; negative pads cut off."""
     n = x.ndim - 2
     before, after = pads[:n], pads[n:]
-    cut = [
-        slice(max(0, -b), size - max(0, -a)) for b, a, size in zip(before, after, x.shape[2:], strict=True)
-    ]
+    cut = [slice(max(0, -b), size - max(0, -a)) for b, a, size in zip(before, after, x.shape[2:], strict=True)]
     x = x[(slice(None), slice(None), *cut)]
     if not any(p > 0 for p in pads):
         return np.ascontiguousarray(x)
@@ -202,9 +200,7 @@ def _conv_transpose(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray,
                 )
                 source.append(slice(first, last))
                 count = last - first
-                target.append(
-                    slice(into, into + (count - 1) * strides[d] + 1, strides[d]) if count else slice(0, 0)
-                )
+                target.append(slice(into, into + (count - 1) * strides[d] + 1, strides[d]) if count else slice(0, 0))
             result[(i, *target)] += sent[(slice(None), slice(None), *tap)][tuple(source)]
     return (_finish(result.reshape(shape), dtype),)
 
@@ -256,9 +252,7 @@ _C = "korch_fma_{R}({0}, {1}, {2})"
 _TRITON = "{0} * {1} + {2}"
 
 LINEAR: tuple[Primitive, ...] = (
-    Primitive(
-        "matmul", "linear", (2, 2), NUMBER, _matmul_rule, _matmul, _C, "tl.dot({0}, {1}, {2})", (), _UNIT, 8
-    ),
+    Primitive("matmul", "linear", (2, 2), NUMBER, _matmul_rule, _matmul, _C, "tl.dot({0}, {1}, {2})", (), _UNIT, 8),
     Primitive(
         "conv",
         "linear",

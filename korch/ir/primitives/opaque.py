@@ -66,9 +66,7 @@ def _cumsum(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray, ...]:
     sums = np.add.accumulate(along, axis=axis, dtype=accumulator(x.dtype))
     if flag(attributes, "exclusive"):
         first = np.zeros_like(np.take(sums, range(min(1, sums.shape[axis])), axis=axis))
-        sums = np.concatenate(
-            [first, np.take(sums, range(max(0, sums.shape[axis] - 1)), axis=axis)], axis=axis
-        )
+        sums = np.concatenate([first, np.take(sums, range(max(0, sums.shape[axis] - 1)), axis=axis)], axis=axis)
     sums = np.flip(sums, axis) if reverse else sums
     return (sums.astype(x.dtype).astype(arrays[0].dtype),)
 
@@ -76,13 +74,9 @@ def _cumsum(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray, ...]:
 def _scatter_check(types: Types, attributes: Attributes) -> None:
     data, indices, updates = types
     require(indices.dtype.is_integer, f"the indices are {indices.dtype.value}, not integers")
-    require(
-        updates.dtype is data.dtype, f"the updates are {updates.dtype.value}, the data {data.dtype.value}"
-    )
+    require(updates.dtype is data.dtype, f"the updates are {updates.dtype.value}, the data {data.dtype.value}")
     reduction = word(attributes, "reduction", REDUCTIONS)
-    require(
-        reduction in ("none", "max", "min") or data.dtype is not DType.BOOL, "bools do not add or multiply"
-    )
+    require(reduction in ("none", "max", "min") or data.dtype is not DType.BOOL, "bools do not add or multiply")
 
 
 def _scatter_elements_rule(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -142,12 +136,8 @@ def _scatter_nd(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray, ...
 
 
 OPAQUE: tuple[Primitive, ...] = (
-    Primitive(
-        "top_k", "opaque", (1, 1), NUMBER, _top_k_rule, _top_k, "", "", ("axis", "k", "largest", "sorted")
-    ),
-    Primitive(
-        "cumsum", "opaque", (1, 1), NUMBER, _cumsum_rule, _cumsum, "", "", ("axis", "exclusive", "reverse")
-    ),
+    Primitive("top_k", "opaque", (1, 1), NUMBER, _top_k_rule, _top_k, "", "", ("axis", "k", "largest", "sorted")),
+    Primitive("cumsum", "opaque", (1, 1), NUMBER, _cumsum_rule, _cumsum, "", "", ("axis", "exclusive", "reverse")),
     Primitive(
         "scatter_elements",
         "opaque",

@@ -52,9 +52,9 @@ class Primitive:
       arrays in float64 wherever the graph says float32.
     - `c` is the C text over vector operands `{0} {1} {2}`: what an elementwise primitive computes; how a
       reduce primitive combines two elements, how a linear one adds `{0} * {1}` to `{2}`; `{0}` for what only
-      moves elements; empty for opaque primitives, which are whole loops. `{T}` is the tag of the first data
-      operand's register type, `{U}` of the second's, `{R}` of the result's, `{S}` of the result's storage
-      type (docs/kernels.md); `{name}` is the attribute of that name.
+      moves elements; empty for opaque primitives, which are whole loops. `{T}` is the register tag of the first
+      data operand, `{U}` of the last, `{R}` of the result; `{Q}` and `{S}` are the storage tags of the first
+      data operand and of the result (docs/kernels.md); `{name}` is the attribute of that name.
     - `triton` is the same in Triton, over blocks.
     - `tolerance` is the largest error of the C text in units in the last place of the result's dtype, against
       the exact value; 0 means identical.
@@ -76,9 +76,7 @@ class Primitive:
         """The output types; ValueError says why a use is ill-typed."""
         least, greatest = self.arity
         if len(types) < least or (greatest is not None and len(types) > greatest):
-            wanted = (
-                str(least) if least == greatest else f"{least} to {greatest if greatest else 'any number'}"
-            )
+            wanted = str(least) if least == greatest else f"{least} to {greatest if greatest else 'any number'}"
             raise ValueError(f"{self.name} takes {wanted} inputs, not {len(types)}")
         if set(attributes) != set(self.attributes):
             wanted, given = ", ".join(self.attributes), ", ".join(attributes)
@@ -110,9 +108,7 @@ def integers(attributes: Attributes, name: str, count: int | None = None) -> tup
     if not isinstance(value, tuple) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
         raise ValueError(f"attribute {name} must be a tuple of integers, not {value!r}")
     found = tuple(v for v in value if isinstance(v, int))
-    require(
-        count is None or len(found) == count, f"attribute {name} must have {count} entries, not {value!r}"
-    )
+    require(count is None or len(found) == count, f"attribute {name} must have {count} entries, not {value!r}")
     return found
 
 

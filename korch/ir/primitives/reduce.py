@@ -143,9 +143,7 @@ def _window_axis(
     return result
 
 
-def _window(
-    x: np.ndarray, attributes: Attributes, combine: np.ufunc, neutral: float | int | bool
-) -> np.ndarray:
+def _window(x: np.ndarray, attributes: Attributes, combine: np.ufunc, neutral: float | int | bool) -> np.ndarray:
     names = ("window", "strides", "dilations", "pads", "shape")
     columns = zip(*(integers(attributes, name) for name in names), strict=True)
     for axis, (size, stride, dilation, pad, out) in enumerate(columns):
