@@ -76,10 +76,12 @@ def rounded(text: str, dtype: DType) -> str:
 
 @dataclass
 class Level:
-    """The statements of one loop body so far, the variables that it sets, and what it has computed."""
+    """The statements of one loop body so far, the variables that it sets, and what it has computed. Nothing in it
+    moves out of a `barrier`."""
 
     variables: frozenset[str]
     header: str
+    barrier: bool = False
     lines: list[str] = field(default_factory=list[str])
     known: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
 
@@ -97,9 +99,9 @@ class Writer:
 
     # Text.
 
-    def open(self, header: str, variables: Iterable[str] = ()) -> None:
-        """Opens `header { `; `variables` get new values in it."""
-        self.levels.append(Level(frozenset(variables), header))
+    def open(self, header: str, variables: Iterable[str] = (), barrier: bool = False) -> None:
+        """Opens `header { `; `variables` get new values in it. Nothing moves out of a `barrier`."""
+        self.levels.append(Level(frozenset(variables), header, barrier))
 
     def close(self) -> None:
         """Closes the innermost level."""
@@ -233,7 +235,7 @@ class Writer:
 
     def _level_of(self, variables: frozenset[str]) -> int:
         for k in range(len(self.levels) - 1, 0, -1):
-            if not self.levels[k].variables.isdisjoint(variables):
+            if self.levels[k].barrier or not self.levels[k].variables.isdisjoint(variables):
                 return k
         return 0
 

@@ -200,22 +200,30 @@ def of_atom(atom: Atom) -> Index:
 
 
 def lookup(values: tuple[int, ...], at: Index) -> Index:
-    """values[at], simplified when the entries that `at` can reach are a sum, a quotient or one integer."""
-    base, atom = at, None
+    """values[at], simplified when the entries that `at` can reach are a sum, a quotient or one integer.
+
+    Where `at` leaves the table (under a condition that then keeps the result from being used) anything may come.
+    """
+    last = len(values) - 1
+
+    def entry(k: int) -> int:
+        return values[min(max(k, 0), last)]
+
+    base = at
     if len(at.terms) == 1 and at.terms[0][0].high - at.terms[0][0].low < _MAX_TABLE:
         # Indexed by the one atom itself, so that tables of tables and of quotients become one table.
         atom, k = at.terms[0]
-        points = range(at.constant + k * atom.low, at.constant + k * atom.high + k, k)
         if isinstance(atom, Entry):
-            return lookup(tuple(values[at.constant + k * v] for v in atom.values), atom.at)
+            return lookup(tuple(entry(at.constant + k * v) for v in atom.values), atom.at)
         if isinstance(atom, Quotient) and atom.base.high - atom.base.low < _MAX_TABLE:
             steps = range(atom.base.low, atom.base.high + 1)
-            return lookup(
-                tuple(values[at.constant + k * (b // atom.divisor)] for b in steps), atom.base - atom.base.low
-            )
-        values, base = tuple(values[p] for p in points), of_atom(atom) - atom.low
-    elif at.low > 0 or at.high < len(values) - 1:
-        values, base = values[at.low : at.high + 1], at - at.low
+            inner = tuple(entry(at.constant + k * (b // atom.divisor)) for b in steps)
+            return lookup(inner, atom.base - atom.base.low)
+        values = tuple(entry(at.constant + k * v) for v in range(atom.low, atom.high + 1))
+        base = of_atom(atom) - atom.low
+    elif at.low > 0 or at.high < last:
+        low, high = min(max(at.low, 0), last), min(max(at.high, 0), last)
+        values, base = values[low : high + 1], at - low
     first = values[0]
     step = values[1] - first if len(values) > 1 else 0
     if all(v == first + step * i for i, v in enumerate(values)):

@@ -110,7 +110,7 @@ class Coder:
             if len(groups) > 1:
                 condition = f"task < {first + group.tasks}"
                 head = f"else if ({condition})" if number else f"if ({condition})"
-                out.open(head if number < len(groups) - 1 else "else", ("@task",))
+                out.open(head if number < len(groups) - 1 else "else", barrier=True)
             self._group(out, group, first)
             if len(groups) > 1:
                 out.close()
@@ -181,7 +181,7 @@ class Coder:
         }
         own = set(group.values())
         for value in self.schedule.buffers:
-            if not value.startswith("partial "):
+            if value in self.plan.stages:
                 found[value] = self.memory(value, group if value in own else None)
         return found
 
@@ -282,7 +282,7 @@ class PassCoder:
     def _probe(self, points: Mapping[str, Index]) -> Values:
         """The conditions that are open for these ranges."""
         values = self._values()
-        values.sources.update({v: Stage() for v in self.p.loops.values()})
+        values.sources.update({v: Stage() for v in self.p.loops.values() if v in self.plan.stages})
         for family in self.families:
             index = self._index(family, points)
             for v, d in itertools.zip_longest(family.values, family.definitions):
@@ -379,7 +379,8 @@ class PassCoder:
             node = body.values.define(value, index)
             held[index] = self.out.value(node, axis, body.lanes)
             self._keep(value, held[index], index, axis, body.lanes)
-        body.values.sources[value] = Registers(held, self._here())
+        if value in self.plan.stages:
+            body.values.sources[value] = Registers(held, self._here())
 
     def _here(self) -> frozenset[str]:
         """Marks what is set at this place, so that nothing that depends on it is computed before."""

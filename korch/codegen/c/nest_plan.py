@@ -86,16 +86,19 @@ class Pass:
 
 @dataclass
 class Plan:
-    """All passes in an order in which values come before their readers."""
+    """All passes in an order in which values come before their readers. Of the roots, those in `stages` are read
+    by other families where they lie; outputs that are merely elementwise are computed again."""
 
     graph: Graph
     layouts: Mapping[str, Layout]
+    stages: frozenset[str]
     families: list[Family]
     passes: list[Pass]
     extents: dict[str, int]
 
     def look(self, family: Family) -> Look:
-        return look(self.graph, self.layouts, family, self.roots)
+        roots = {v: f for f in self.families for v in f.values if v in self.stages}
+        return look(self.graph, self.layouts, family, roots)
 
     @property
     def roots(self) -> dict[str, Family]:
@@ -113,7 +116,7 @@ def reduction_term(graph: Graph, d: Definition, index: Indices, loops: Indices) 
 
 
 def look(graph: Graph, layouts: Mapping[str, Layout], family: Family, roots: Mapping[str, Family]) -> Look:
-    """Expands a family's values over its axes."""
+    """Expands a family's values over its axes; it reads `roots` where they lie."""
     sources: dict[str, Source] = {v: Stage() for v in roots}
     for v in graph.input_values:
         sources.setdefault(v, output_memory(graph, layouts, v, f"in_{v}"))
@@ -156,7 +159,8 @@ def make_plan(graph: Graph, layouts: Mapping[str, Layout], kept: frozenset[str])
     """Families, axes and passes of a graph whose reductions have no empty loops; `kept` are further roots."""
     counter = itertools.count()
     families = _families(graph, layouts, kept, counter)
-    plan = Plan(graph, layouts, families, [], {})
+    reductions = {v for d in graph.definitions if d.primitive in REDUCTIONS for v in d.outputs}
+    plan = Plan(graph, layouts, kept | reductions, families, [], {})
     _split(plan, counter)
     _link(plan)
     _merge(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -251,7 +252,7 @@ class Reducer:
                 values.at(d.inputs[operand], at, remaining or ())
         cuts = split_points(values.open_guards, name, 0, size)
         edges = [0, *cuts[:8], size]
-        return list(zip(edges, edges[1:], strict=False))
+        return list(itertools.pairwise(edges))
 
     def _lane_loop(
         self, name: str, index: Index, first: str, last: str, size: int | None, points: dict[str, Index]

@@ -12,14 +12,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from korch.codegen.c.index import Index
+from korch.codegen.c.index import Index, constant
 from korch.codegen.c.nest_plan import Family, Look, Pass, Plan, operations
+from korch.codegen.c.nest_reads import Indices
 from korch.codegen.c.nest_values import NestError
 from korch.codegen.target import Target
 
 LOCAL_BYTES = 256 << 10  # of one worker
 SHARED_BYTES = 256 << 10
-_TASK_NANOSECONDS = 10_000.0
+TASK_NANOSECONDS = 10_000.0  # of work in one task, below which handing it out costs too much
 _MOST_TASKS = 32
 _FEW_TASKS = 4  # as many keep the cores of a small machine busy
 
@@ -80,12 +81,18 @@ class Schedule:
     shared_bytes: int
 
 
-def make_schedule(plan: Plan, target: Target) -> Schedule:
-    """NestError when values that are kept do not fit into the memory for them."""
+def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS) -> Schedule:
+    """`grain` is the work of one task in nanoseconds, estimated. NestError when values that are kept do not fit
+    into the memory for them."""
     lanes = target.lanes()
     looks = {id(f): plan.look(f) for f in plan.families}
-    passes = [_schedule_pass(plan, p, looks, lanes) for p in plan.passes]
-    groups = _groups(plan, passes, looks, lanes)
+    passes: list[PassSchedule] = []
+    orders: dict[str, tuple[str, ...]] = {}
+    for loops in plan.passes:
+        p = _schedule_pass(plan, loops, looks, lanes, orders)
+        orders.update(dict.fromkeys(loops.values(), p.order))
+        passes.append(p)
+    groups = _groups(plan, passes, looks, lanes, grain)
     buffers, local, shared = _buffers(plan, groups, looks, lanes)
     if local > LOCAL_BYTES:
         raise NestError(f"values kept between loops take {local >> 10} KiB of each thread's memory")
@@ -97,7 +104,9 @@ def make_schedule(plan: Plan, target: Target) -> Schedule:
 # One pass.
 
 
-def _schedule_pass(plan: Plan, loops: Pass, looks: dict[int, Look], lanes: int) -> PassSchedule:
+def _schedule_pass(
+    plan: Plan, loops: Pass, looks: dict[int, Look], lanes: int, orders: dict[str, tuple[str, ...]]
+) -> PassSchedule:
     names = sorted(loops.names)
     best: tuple[float, str | None, str | None, dict[int, str | None]] | None = None
     for axis in (*names, None):
@@ -107,12 +116,12 @@ def _schedule_pass(plan: Plan, loops: Pass, looks: dict[int, Look], lanes: int) 
         for k, family in enumerate(loops.families):
             seen = looks[id(family)]
             if axis is not None or not family.definitions:
-                total += _cost(plan, family, seen, axis, tile, lanes)
+                total += _cost(plan, family, seen, axis, tile, lanes, orders)
                 continue
-            options: list[tuple[float, str | None]] = [(_cost(plan, family, seen, None, None, lanes), None)]
+            options: list[tuple[float, str | None]] = [(_cost(plan, family, seen, None, None, lanes, orders), None)]
             for name in family.loop_names:
                 points = math.prod(family.kept.extents)
-                options.append((_cost(plan, family, seen, name, None, lanes) + 12.0 * points, name))
+                options.append((_cost(plan, family, seen, name, None, lanes, orders) + 12.0 * points, name))
             cost, chosen[k] = min(options, key=lambda o: o[0])
             total += cost
         if best is None or total < best[0]:
@@ -126,7 +135,15 @@ def _schedule_pass(plan: Plan, loops: Pass, looks: dict[int, Look], lanes: int) 
     return PassSchedule(loops, order, axis, chosen, loop_orders, tile, total * 0.35)
 
 
-def _cost(plan: Plan, family: Family, seen: Look, axis: str | None, tile: str | None, lanes: int) -> float:
+def _cost(
+    plan: Plan,
+    family: Family,
+    seen: Look,
+    axis: str | None,
+    tile: str | None,
+    lanes: int,
+    orders: dict[str, tuple[str, ...]],
+) -> float:
     """Vector instructions of all iterations of a family, roughly."""
     extents = family.extents()
     points = math.prod(extents.values())
@@ -139,12 +156,24 @@ def _cost(plan: Plan, family: Family, seen: Look, axis: str | None, tile: str | 
     for offset, _ in seen.stores:
         share = 1 / max(1, math.prod(family.loops.extents))
         each += share * (_access(offset, axis, None, lanes) if axis in family.names or axis is None else 1.0)
-    each += 0.5 * len(seen.stages)
+    for value, at in seen.stages:
+        if value in orders:
+            offset = _stage_offset(plan, value, at, orders[value])
+            each += _access(offset, axis, None, lanes) * _share(offset.variables, family, extents)
     for guard in seen.guards:
         if axis is not None and guard.index.stride(axis) is None:
             each *= lanes
             break
     return points * max(each, 1.0)
+
+
+def _stage_offset(plan: Plan, value: str, at: Indices, order: tuple[str, ...]) -> Index:
+    """Where an element lies in a buffer whose axes have this order."""
+    point = dict(zip(plan.roots[value].names, at, strict=True))
+    offset, step = constant(0), 1
+    for name in reversed(order):
+        offset, step = offset + point[name] * step, step * plan.extents[name]
+    return offset
 
 
 def _share(variables: frozenset[str], family: Family, extents: dict[str, int]) -> float:
@@ -211,7 +240,7 @@ def _ordered_loops(family: Family, seen: Look, vector: str | None) -> tuple[str,
 # Groups.
 
 
-def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lanes: int) -> list[Group]:
+def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lanes: int, grain: float) -> list[Group]:
     """Passes in runs that share enough outer axes; each read value comes from its own group or an earlier one."""
     groups: list[Group] = []
     home: dict[str, int] = {}
@@ -221,26 +250,26 @@ def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lane
         earliest = max((home[v] for v in read), default=-1)
         at = len(groups)
         if earliest >= 0:
-            joined = _joined(plan, [*groups[earliest].passes, p], lanes)
+            joined = _joined(plan, [*groups[earliest].passes, p], lanes, grain)
             if joined is not None:
                 groups[earliest] = joined
                 at = earliest
         if at == len(groups):
-            groups.append(_alone(plan, p, looks, lanes))
+            groups.append(_alone(plan, p, lanes, grain))
         home.update(dict.fromkeys(p.loops.values(), at))
     return groups
 
 
-def _wanted(work: float) -> int:
+def _wanted(work: float, grain: float) -> int:
     """Tasks that work of so many nanoseconds deserves."""
-    return 1 if work < 2 * _TASK_NANOSECONDS else min(_MOST_TASKS, int(work / _TASK_NANOSECONDS) + 1)
+    return 1 if work < 2 * grain else min(_MOST_TASKS, int(work / grain) + 1)
 
 
-def _joined(plan: Plan, passes: list[PassSchedule], lanes: int) -> Group | None:
+def _joined(plan: Plan, passes: list[PassSchedule], lanes: int, grain: float) -> Group | None:
     """The passes as one group, when their common axes allow enough tasks and the buffers are small."""
     common = frozenset.intersection(*(p.loops.names for p in passes))
     work = sum(p.work for p in passes)
-    wanted = _wanted(work)
+    wanted = _wanted(work, grain)
     if passes[-1].work > 8 * sum(p.work for p in passes[:-1]) and wanted > 1:
         return None  # nothing is gained by keeping close what is small
     vectors = {p.vector for p in passes if p.vector in common}
@@ -255,21 +284,26 @@ def _joined(plan: Plan, passes: list[PassSchedule], lanes: int) -> Group | None:
         size = sum(_local_bytes(plan, group, v) for v in group.values())
         enough = math.prod(count.values()) >= min(wanted, _FEW_TASKS)
         if enough and size <= LOCAL_BYTES // 4:
-            group.parts = _parts(count, order, wanted)
-            return group
+            return _finished(plan, group, count, wanted)
         shrinkable = [n for n in vectors if n is not None and blocks[n] > lanes]
         if not shrinkable:
             if enough and size <= LOCAL_BYTES:
-                group.parts = _parts(count, order, wanted)
-                return group
+                return _finished(plan, group, count, wanted)
             return None
         for name in shrinkable:
             blocks[name] = max(lanes, blocks[name] // 2 // lanes * lanes)
 
 
-def _alone(plan: Plan, p: PassSchedule, looks: dict[int, Look], lanes: int) -> Group:
+def _finished(plan: Plan, group: Group, count: dict[str, int], wanted: int) -> Group:
+    """The group with its tasks; an axis that is one block needs no outer loop."""
+    group.parts = _parts(count, group.outer, wanted)
+    group.outer = tuple(n for n in group.outer if group.blocks[n] < plan.extents[n])
+    return group
+
+
+def _alone(plan: Plan, p: PassSchedule, lanes: int, grain: float) -> Group:
     """A pass of its own: tasks cut its kept axes, or its reduction when these do not suffice."""
-    wanted = _wanted(p.work)
+    wanted = _wanted(p.work, grain)
     group = Group([p])
     if wanted == 1:
         return group
@@ -294,9 +328,12 @@ def _chunk(plan: Plan, p: PassSchedule, wanted: int, lanes: int) -> tuple[str, i
     if any(d.primitive.startswith("arg") or d.primitive.startswith("window") for d in first.definitions):
         return None
     extents = first.extents()
+    if not p.loop_orders[0]:
+        return None
     name = max(p.loop_orders[0], key=lambda n: extents[n])
     step = 4 * lanes if p.lanes.get(0) == name else 1
-    pieces = min(wanted, extents[name] // (2 * step))
+    kept = math.prod(first.kept.extents) * 8
+    pieces = min(wanted, extents[name] // (2 * step), SHARED_BYTES // 2 // kept)
     if pieces < 2:
         return None
     size = math.ceil(extents[name] / pieces / step) * step

@@ -15,7 +15,7 @@ from korch.codegen.c.nest_code import Coder
 from korch.codegen.c.nest_plan import kept_values, make_plan
 from korch.codegen.c.nest_reads import REDUCTIONS
 from korch.codegen.c.nest_reduce import neutral
-from korch.codegen.c.nest_schedule import Schedule, make_schedule
+from korch.codegen.c.nest_schedule import TASK_NANOSECONDS, Schedule, make_schedule
 from korch.codegen.c.nest_values import NestError
 from korch.codegen.kernel import Argument, Kernel
 from korch.codegen.target import Target
@@ -30,8 +30,11 @@ def nest_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, ..
     return kernel if isinstance(kernel, str) else (kernel,)
 
 
-def generate_nest(fragment: Fragment, target: Target) -> Kernel | str:
-    """One fused loop nest for a fragment, or the reason why there is none."""
+def generate_nest(fragment: Fragment, target: Target, grain: float = TASK_NANOSECONDS) -> Kernel | str:
+    """One fused loop nest for a fragment, or the reason why there is none.
+
+    `grain` is the estimated work of one task in nanoseconds; less work than twice that is one task.
+    """
     kinds = [TABLE[d.primitive].kind for d in fragment.graph.definitions]
     if "opaque" in kinds:
         return "opaque primitives are not fused"
@@ -43,7 +46,7 @@ def generate_nest(fragment: Fragment, target: Target) -> Kernel | str:
     for values in dict.fromkeys((kept, frozenset[str]())):
         try:
             plan = make_plan(graph, fragment.layouts, values)
-            schedule = make_schedule(plan, target)
+            schedule = make_schedule(plan, target, grain)
             arguments, pointers = _arguments(graph, schedule)
             source = Coder(plan, schedule, target, pointers).source()
         except NestError as error:
