@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from onnx import TypeProto
+from onnx import GraphProto, TypeProto
 
 from korch.errors import UnsupportedModel
 from korch.importers.attributes import element_dtype, static_shape, tensor_type, type_text
@@ -103,6 +103,8 @@ def _problems(
 
 def _operator_problems(operator: Operator, types: Mapping[str, TypeProto]) -> Iterator[str]:
     label = f"{operator.op_type} operator {operator.name!r}"
+    if any(isinstance(a, GraphProto) for a in operator.attributes.values()):
+        yield f"{label} has a body, which only If, Loop and Scan may have"
     outputs = [v for v in operator.outputs if v]
     for value in outputs:
         if _no_dtype(types[value]):

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import FunctionProto, NodeProto, TypeProto, defs, helper
 
-from korch.importers.attributes import make_attribute, proto_of
+from korch.importers.attributes import make_attribute, opset_versions, proto_of
 from korch.importers.operators import Operator, OperatorGraph
 from korch.ir.types import TensorType
 
@@ -27,8 +27,9 @@ def standard_function(
     if not content:
         return None
     function = FunctionProto.FromString(content)
-    if not function.opset_import:
-        function.opset_import.append(helper.make_opsetid("", operator.version))
+    if "" not in opset_versions(function):
+        newest = defs.onnx_opset_version()
+        function.opset_import.append(helper.make_opsetid("", newest if operator.domain else operator.version))
     stated = {a.name for a in function.attribute_proto}
     for name in function.attribute:
         default = schema.attributes[name].default_value

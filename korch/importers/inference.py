@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import onnx
 import onnx.shape_inference
-from onnx import NodeProto, TensorProto, TypeProto, defs, helper
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, defs, helper
 from onnx import numpy_helper as arrays
 
 from korch.errors import InvalidModel
@@ -61,6 +61,7 @@ def infer_outputs(
             shapes = ", ".join(type_text(t) for t in types.values())
             raise InvalidModel(f"{node_label(node)} gives {name!r} a negative dimension for its inputs ({shapes})")
     _refuse_reshape(node, types, found)
+    _refuse_window(node, types)
     found.update(_own_rules(node, types, constants, found))
     return {o: found.get(o, TypeProto()) for o in named}
 
@@ -75,6 +76,33 @@ def _refuse_reshape(node: NodeProto, types: Mapping[str, TypeProto], found: Mapp
             f"{node_label(node)} cannot give its input of shape {list(before)} the shape {list(after)}, "
             "which the model fixes: bind other shapes"
         )
+
+
+def _refuse_window(node: NodeProto, types: Mapping[str, TypeProto]) -> None:
+    """A window that is larger than what it moves over: the inference rounds the number of its places up to 1."""
+    if node.op_type not in ("Conv", "ConvInteger", "MaxPool", "AveragePool", "LpPool", "QLinearConv"):
+        return
+    attributes = {a.name: a for a in node.attribute}
+    shape = static_shape(types[node.input[0]])
+    if shape is None or attributes.get("ceil_mode", AttributeProto()).i:
+        return
+    if attributes.get("auto_pad", AttributeProto()).s.startswith(b"SAME"):
+        return
+    if "kernel_shape" in attributes:
+        window = list(attributes["kernel_shape"].ints)
+    else:
+        weight = static_shape(types[node.input[3 if node.op_type == "QLinearConv" else 1]])
+        window = [] if weight is None else list(weight[2:])
+    pads = list(attributes["pads"].ints) if "pads" in attributes else [0] * (2 * len(window))
+    dilations = list(attributes["dilations"].ints) if "dilations" in attributes else [1] * len(window)
+    for size, extent, dilation, before, after in zip(
+        shape[2:], window, dilations, pads[: len(window)], pads[len(window) :], strict=False
+    ):
+        if size + before + after < (extent - 1) * dilation + 1:
+            raise InvalidModel(
+                f"{node_label(node)} has a window of {window}, which is larger than its input of shape {list(shape)}: "
+                "bind larger shapes"
+            )
 
 
 def _with_attribute(node: NodeProto, name: str, value: int) -> NodeProto:

@@ -188,7 +188,7 @@ class Walker:
             for name, array in folded.items():
                 self.define_constant(name, scope, array)
             return None
-        attributes = {a.name: attribute_value(a) for a in node.attribute if not a.HasField("g")}
+        attributes = {a.name: a.g if a.HasField("g") else attribute_value(a) for a in node.attribute}
         if control:
             bodies = self._bodies(node, version, scope, types)
             outputs = control_output_types(node, bodies, types, known, self.types, self.constants)
@@ -267,6 +267,10 @@ def _folded(
     if node.op_type in ("Shape", "Size"):
         value = _shape_or_size(node, types[node.input[0]])
         return None if value is None else {node.output[0]: read_only(value)}
+    if node.op_type == "OptionalHasElement":
+        present = any(node.input)
+        tensor = present and types[node.input[0]].HasField("tensor_type")
+        return {node.output[0]: read_only(np.array(present))} if tensor or not present else None
     if node.op_type == "CastLike" and node.input[1] not in known:  # only the type of the second input counts
         dtype = element_dtype(types[node.input[1]].tensor_type.elem_type)
         known = known if dtype is None else {**known, node.input[1]: np.zeros((), dtype.numpy)}

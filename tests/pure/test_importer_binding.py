@@ -114,9 +114,13 @@ def test_shapes_that_do_not_fit_together() -> None:
 
 
 def test_a_kernel_larger_than_its_input() -> None:
-    proto = model("g (float[1, 1, h, h] x) => (float[1, 1, a, b] y) { y = MaxPool<kernel_shape = [5, 5]>(x) }")
-    with pytest.raises(InvalidModel, match="MaxPool"):
-        import_onnx(proto, {"x": (1, 1, 3, 3)})
+    proto = model(
+        "g (float[1, 1, h, h] x) => (float[1, 1, a, b] y) { y = MaxPool<kernel_shape = [5, 5], strides = [4, 4]>(x) }"
+    )
+    for size in (3, 4):
+        with pytest.raises(InvalidModel, match=r"MaxPool node 'y' .*larger"):
+            import_onnx(proto, {"x": (1, 1, size, size)})
+    assert str(import_onnx(proto, {"x": (1, 1, 5, 5)}).types["y"]) == "float32[1,1,1,1]"
 
 
 @pytest.mark.parametrize("ir_version", [3, 8])
