@@ -27,6 +27,7 @@ from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.tile import Walk
+from korch.codegen.c.linear.winograd import winograd_kernels
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 
 # Implementations offered, the most promising first.
@@ -86,7 +87,8 @@ def conv_kernels(problem: Problem) -> tuple[Kernel, ...] | str:
     depth = (walk or walk_in_scratch(g)).depth
     row_step = (walk or walk_in_scratch(g)).row_step
     tiles = tile_choices(g.outputs, g.length, depth, row_step, problem.target)[:CHOICES]
-    return tuple(_kernel(problem, g, constant_weights, place if walk else None, *tile) for tile in tiles)
+    direct = (_kernel(problem, g, constant_weights, place if walk else None, *tile) for tile in tiles)
+    return (*winograd_kernels(problem, g, constant_weights), *direct)
 
 
 def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, rows: int, vectors: int) -> Kernel:
