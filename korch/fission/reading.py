@@ -36,8 +36,8 @@ def integer(op: Operator, name: str, default: int | None = None) -> int:
 
 
 def number(op: Operator, name: str, default: float) -> float:
-    """A float attribute."""
-    value = op.attributes.get(name, default)
+    """A float attribute, which is a float32, the default too."""
+    value = op.attributes.get(name, float(np.float32(default)))
     if not isinstance(value, int | float):
         raise Refused(f"attribute {name} must be a number, not {value!r}")
     return float(value)

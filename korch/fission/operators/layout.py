@@ -91,7 +91,7 @@ def Split(b: Builder, op: Operator, x: Tensor, sizes: Tensor | None = None) -> t
 
 
 def Slice(b: Builder, op: Operator, x: Tensor, *bounds: Tensor | None) -> Tensor:
-    """From inputs (opset 10) or attributes; bounds are clamped as Python clamps them."""
+    """From inputs (opset 10) or attributes. Unlike Python's, a backward slice from before the front begins at 0."""
     given: list[Sequence[int] | None]
     if op.version < 10:
         given = [integers(op, "starts"), integers(op, "ends"), integers(op, "axes", ()) or None, None]
@@ -107,8 +107,11 @@ def Slice(b: Builder, op: Operator, x: Tensor, *bounds: Tensor | None) -> Tensor
         if step == 0:
             raise Refused("a step is 0")
         axis = x.axis(axis)
-        positions = range(*slice(start, end, step).indices(x.shape[axis]))
-        offsets[axis], strides[axis], shape[axis] = positions.start, step, len(positions)
+        n = x.shape[axis]
+        low, high = (0, n) if step > 0 else (-1, n - 1)
+        first = min(max(start + n if start < 0 else start, 0), high)
+        last = min(max(end + n if end < 0 else end, low), high)
+        offsets[axis], strides[axis], shape[axis] = first, step, len(range(first, last, step))
     return x.slice(offsets, strides, shape)
 
 

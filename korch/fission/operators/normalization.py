@@ -71,16 +71,12 @@ def InstanceNormalization(b: Builder, op: Operator, x: Tensor, scale: Tensor, bi
 
 
 def GroupNormalization(b: Builder, op: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Scale and bias belong to the groups in opset 18, to the channels from 21 on."""
     groups, w = integer(op, "num_groups"), wide(x)
     if x.shape[1] % groups:
         raise Refused(f"{x.shape[1]} channels do not divide into {groups} groups")
     split = w.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     y, _, _ = standardized(split, tuple(range(2, split.rank)), number(op, "epsilon", 1e-5))
-    if op.version < 21:
-        scale, bias = (t.cast(w.dtype).along((1,), split.rank) for t in (scale, bias))
-    else:
-        scale, bias = (t.cast(w.dtype).reshape(split.shape[1:3]).along((1, 2), split.rank) for t in (scale, bias))
+    scale, bias = (t.cast(w.dtype).reshape(split.shape[1:3]).along((1, 2), split.rank) for t in (scale, bias))
     return (y * scale + bias).reshape(x.shape).cast(x.dtype)
 
 
