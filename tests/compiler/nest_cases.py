@@ -106,9 +106,9 @@ class Library:
         path = directory / "kernels.so"
         (directory / "kernels.c").write_text(source)
         compile_shared(find_toolchain(), source, target, path)
-        self._run = ctypes.CDLL(str(path)).test_run
-        self._run.restype = None
-        self._run.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
+        self.call = ctypes.CDLL(str(path)).test_run
+        self.call.restype = None
+        self.call.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
 
     def run(
         self,
@@ -137,7 +137,7 @@ class Library:
                 views[a.value] = placed(flat, t.shape, layout), block.bytes.copy()
         scratch = Ending(kernel.worker_scratch_bytes * threads, 64)
         pointers = (ctypes.c_void_p * max(1, len(memory)))(*(m.address for m in memory))
-        self._run(number, pointers, scratch.address, kernel.worker_scratch_bytes, threads, int(reverse))
+        self.call(number, pointers, scratch.address, kernel.worker_scratch_bytes, threads, int(reverse))
         return {v: np.array(view) for v, (view, _) in views.items()}
 
 

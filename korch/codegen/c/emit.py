@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from korch.codegen.c.index import Index, Loaded, flatten, to_c, unflatten
+from korch.codegen.c.index import Index, Loaded, flatten, lane_pattern, to_c, unflatten
 from korch.codegen.c.nest_reads import Guard, Indices
 from korch.codegen.c.nest_values import (
     Apply,
@@ -74,6 +74,11 @@ def rounded(text: str, dtype: DType) -> str:
     return f"korch_cast_f32_{storage_tag(dtype)}({text})"
 
 
+def _register(storage: str) -> str:
+    """The register tag of a storage tag."""
+    return "f32" if storage in ("f16", "bf16") else storage
+
+
 @dataclass
 class Level:
     """The statements of one loop body so far, the variables that it sets, and what it has computed. Nothing in it
@@ -92,6 +97,7 @@ class Writer:
     def __init__(self, target: Target, prefix: str = "v") -> None:
         self.lanes = target.lanes()
         self.levels = [Level(frozenset(), "")]
+        self.residues: dict[str, int] = {}  # of vector axes: where their vectors start, modulo the lanes
         self._prefix = prefix
         self._names = 0
         self._tables: dict[tuple[object, ...], str] = {}
@@ -137,6 +143,17 @@ class Writer:
             if isinstance(atom, Loaded) and atom.text not in replaced:
                 replaced[atom.text] = self._loaded_scalar(atom)
         return to_c(index, self._integers, replaced)
+
+    def positions(self, index: Index, axis: str | None) -> str:
+        """A register (i64) with the index of each lane."""
+        stride = 0 if axis is None else index.stride(axis)
+        if stride is not None:
+            text = f"korch_splat_i64({self.index(index)})"
+            return self.declare("i64", f"{text} + korch_iota_i64() * {stride}" if stride else text)
+        array, at = self.name(), self.index(index, {axis or "": f"({axis}+l)"})
+        self.add(f"i64 {array}[{self.lanes}];")
+        self.add(f"for (int64_t l = 0; l < {self.lanes}; ++l) {array}[l] = {at};")
+        return self.declare("i64", f"korch_load_i64({array})")
 
     def condition(self, guards: Iterable[Guard]) -> str:
         """C text that is true where the guards hold."""
@@ -290,11 +307,16 @@ class Writer:
             if lanes is None:
                 return f"korch_load_{kind}({place} + ({at}))"
             return f"korch_load_n_{kind}({place} + ({at}), {lanes})"
+        if lanes is None and stride in (-1, 2):
+            return self._shuffled(place, kind, offset, stride)
         if stride is not None:
             at, count = self.index(offset), "" if lanes is None else f", {lanes}"
             form = "" if lanes is None else "n_"
             return f"korch_gather_{form}{kind}({place} + ({at}), {stride}{count})"
         assert axis is not None
+        repeated = self._repeated(place, kind, offset, axis, lanes)
+        if repeated is not None:
+            return repeated
         names = {axis: f"({axis}+l)"}
         for atom in offset.atoms():
             if isinstance(atom, Loaded) and axis in atom.variables:
@@ -303,6 +325,32 @@ class Writer:
         self.add(f"{kind} {array}[{self.lanes}];")
         self.add(f"for (int64_t l = 0; l < {count}; ++l) {array}[l] = ({place})[{at}];")
         return f"korch_load_{kind}({array})" if lanes is None else f"korch_load_n_{kind}({array}, {lanes})"
+
+    def _shuffled(self, place: str, kind: str, offset: Index, stride: int) -> str:
+        """Elements backwards, or every other one: whole vectors, rearranged."""
+        width, register = self.lanes, _register(kind)
+        if stride < 0:
+            at = self.index(offset - (width - 1))
+            name = self.declare(register, f"korch_load_{kind}({place} + ({at}))")
+            order = ",".join(map(str, reversed(range(width))))
+            return f"__builtin_shufflevector({name}, {name}, {order})"
+        low = self.declare(register, f"korch_load_{kind}({place} + ({self.index(offset)}))")
+        rest = f"korch_load_n_{kind}({place} + ({self.index(offset + width)}), {width - 1})"
+        high = self.declare(register, rest)
+        order = ",".join(map(str, range(0, 2 * width, 2)))
+        return f"__builtin_shufflevector({low}, {high}, {order})"
+
+    def _repeated(self, place: str, kind: str, offset: Index, axis: str, lanes: int | str | None) -> str | None:
+        """A load in which lanes repeat: of as many elements as there are, then spread."""
+        if axis not in self.residues or isinstance(lanes, str):
+            return None
+        pattern = lane_pattern(offset, axis, self.residues[axis], self.lanes)
+        if pattern is None or sorted(pattern) != list(pattern) or pattern[-1] >= self.lanes:
+            return None
+        count = pattern[(self.lanes if lanes is None else lanes) - 1] + 1
+        name = self.declare(_register(kind), f"korch_load_n_{kind}({place} + ({self.index(offset)}), {count})")
+        order = ",".join(map(str, pattern))
+        return f"__builtin_shufflevector({name}, {name}, {order})"
 
     # Indices that are data.
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 _NONE: frozenset[str] = frozenset()
 TableName = Callable[[tuple[int, ...]], str]
+MOST_PROGRESSIONS = 8  # into which a table is cut
 _MAX_TABLE = 1 << 16  # tables are re-indexed by the innermost atom up to this many entries
 
 
@@ -272,6 +273,39 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(n, 1)
     return tuple(reversed(strides))
+
+
+def lane_pattern(index: Index, name: str, residue: int, lanes: int) -> tuple[int, ...] | None:
+    """index(name + l) - index(name) for l in 0..lanes-1, when `name` is `residue` modulo `lanes`.
+
+    None when that is not the same for all such `name` and all other variables.
+    """
+    pattern = [0] * lanes
+    for atom, k in index.terms:
+        if name not in atom.variables:
+            continue
+        if isinstance(atom, Variable):
+            pattern = [p + k * l for l, p in enumerate(pattern)]
+            continue
+        if not isinstance(atom, Quotient) or lanes % atom.divisor:
+            return None
+        base = atom.base
+        if len(base.terms) != 1 or base.terms[0][1] != 1 or not isinstance(base.terms[0][0], Variable):
+            return None
+        start = (residue + base.constant) % atom.divisor
+        pattern = [p + k * ((start + l) // atom.divisor) for l, p in enumerate(pattern)]
+    return tuple(pattern)
+
+
+def progressions(values: tuple[int, ...]) -> list[int]:
+    """The first positions of the arithmetic progressions that the entries fall into, one after the other."""
+    starts = [0]
+    for i in range(2, len(values)):
+        begin = starts[-1]
+        if i - begin >= 2 and values[i] - values[i - 1] != values[begin + 1] - values[begin]:
+            # The entry before may begin the next progression, when it alone would not be worth one.
+            starts.append(i)
+    return starts
 
 
 def to_c(index: Index, table: TableName, names: Mapping[str, str] | None = None) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from korch.codegen.c.emit import Memory, Registers, Source, Values, Writer, storage_tag
-from korch.codegen.c.index import Index, variable
+from korch.codegen.c.index import MOST_PROGRESSIONS, Entry, Index, progressions, variable
 from korch.codegen.c.nest_plan import Family, Plan, output_memory
 from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices
 from korch.codegen.c.nest_reduce import Reducer, accumulator_dtype
@@ -231,7 +231,8 @@ class PassCoder:
         self.shared = Values(coder.plan.graph, {})
         families = schedule.loops.families
         self.families = families[:1] if self.mode == "partial" else families
-        self.guarded = any(self.plan.look(f).guards for f in self.families)
+        looks = [self.plan.look(f) for f in self.families]
+        self.guarded = any(s.guards or any(map(has_table, s.memory())) for s in looks)
 
     def write(self) -> None:
         self.out.open("", ("@pass",))
@@ -272,6 +273,7 @@ class PassCoder:
             full = {n: variable(n, 0, self.plan.extents[n] - 1) for n in rest}
             values = self._probe({**points, **full})
             cuts = split_points(values.open_guards, name, whole.low, whole.high)
+            cuts = sorted({*cuts, *table_points(values.nodes, name, whole.low, whole.high)})
             if self.pieces * (len(cuts) + 1) > _MOST_PIECES:
                 cuts = []
             self.pieces *= len(cuts) + 1
@@ -320,6 +322,8 @@ class PassCoder:
             self.out.close()
             return
         most = r.high - r.low
+        if r.static or r.low == 0:  # tasks cut at whole vectors
+            self.out.residues[name] = r.low % self.lanes
         unroll = self._unroll(most)
         step = unroll * self.lanes
         last = r.last(size)
@@ -330,6 +334,8 @@ class PassCoder:
             self.out.open(f"for (; {name} + {step} <= {last}; {name} += {step})", (name, *extra))
             for u, e in enumerate(extra, 1):
                 self.out.add(f"const int64_t {e} = {name} + {u * self.lanes};")
+            if name in self.out.residues:
+                self.out.residues.update(dict.fromkeys(extra, self.out.residues[name]))
             several = [index, *(variable(e, r.low, r.high - 1) for e in extra)]
             self._body([{**points, name: i} for i in several], [name, *extra], None)
             self.out.close()
@@ -349,6 +355,7 @@ class PassCoder:
             self._body([{**points, name: index}], [name], count)
             self.out.close()
         self.out.close()
+        self.out.residues.pop(name, None)
 
     def _unroll(self, most: int) -> int:
         """Vectors per step: several where a reduction waits for its own additions."""
@@ -491,6 +498,29 @@ class PassCoder:
             for value in family.values:
                 self._define(family, value, body)
         self.out.close()
+
+
+def has_table(index: Index) -> bool:
+    """Whether a constant table is looked up in an index."""
+    return any(isinstance(a, Entry) for a in index.atoms())
+
+
+def table_points(nodes: Iterable[Node], name: str, low: int, high: int) -> set[int]:
+    """Where in low..high-1 tables that this variable indexes change from one arithmetic progression to another;
+    nothing when that is so often that little is gained."""
+    points: set[int] = set()
+    for node in nodes:
+        if not isinstance(node, Read):
+            continue
+        for atom in node.offset.atoms():
+            step = atom.at.stride(name) if isinstance(atom, Entry) else None
+            if not isinstance(atom, Entry) or step != 1 or len(atom.at.variables) != 1:
+                continue
+            starts = progressions(atom.values)
+            if len(starts) > MOST_PROGRESSIONS:
+                return set()
+            points.update(s - atom.at.constant for s in starts)
+    return {p for p in points if low < p < high}
 
 
 def split_points(guards: Mapping[Guard, None], name: str, low: int, high: int) -> list[int]:

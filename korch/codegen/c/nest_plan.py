@@ -350,19 +350,26 @@ def _split(plan: Plan, counter: itertools.count[int]) -> None:
 
 def _split_own(family: Family, seen: Look, counter: itertools.count[int]) -> bool:
     extents = family.extents()
-    indices = itertools.chain(seen.memory(), (i for _, at in seen.stages for i in at))
-    for index in indices:
-        for atom in index.atoms():
-            if not isinstance(atom, Quotient | Remainder):
+    indices = [*seen.memory(), *(i for _, at in seen.stages for i in at)]
+    divided = [a for i in indices for a in i.atoms() if isinstance(a, Quotient | Remainder)]
+    # Where entries are merely repeated, lanes are repeated too (`lane_pattern`): no reason to split.
+    split = {a.base for a in divided if isinstance(a, Remainder)}
+    for atom in divided:
+        if isinstance(atom, Quotient) and atom.divisor in (2, 4) and atom.base not in split and _plain(atom.base):
+            continue
+        for inner, k in atom.base.terms:
+            if not isinstance(inner, Variable) or k <= 0 or atom.divisor % k:
                 continue
-            for inner, k in atom.base.terms:
-                if not isinstance(inner, Variable) or k <= 0 or atom.divisor % k:
-                    continue
-                size, n = atom.divisor // k, extents[inner.text]
-                if size > 1 and n > size and n % size == 0:
-                    _split_axis(family, inner.text, (n // size, size), counter)
-                    return True
+            size, n = atom.divisor // k, extents[inner.text]
+            if size > 1 and n > size and n % size == 0:
+                _split_axis(family, inner.text, (n // size, size), counter)
+                return True
     return False
+
+
+def _plain(index: Index) -> bool:
+    """Whether an index is one variable plus a constant."""
+    return len(index.terms) == 1 and isinstance(index.terms[0][0], Variable) and index.terms[0][1] == 1
 
 
 def _split_axis(family: Family, name: str, sizes: tuple[int, ...], counter: itertools.count[int]) -> None:

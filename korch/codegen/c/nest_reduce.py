@@ -22,7 +22,7 @@ from korch.ir.types import DType
 if TYPE_CHECKING:
     from korch.codegen.c.nest_code import Body, PassCoder
 
-_MOST_TAPS = 36  # loops of so few iterations are unrolled
+_MOST_TAPS = 9  # loops of so few iterations are unrolled
 _EQUAL, _WHERE = Definition("eq", (), ()), Definition("where", (), ())
 
 
@@ -354,10 +354,8 @@ class Reducer:
             out.open(f"if ({out.condition(guards)})", ())
         if target.position:
             loops = self.family.loops.index(tuple(points[n] for n in self.family.loop_names))
-            at = f"korch_splat_i64({out.index(loops[0])})"
-            if along is not None and self.lane is not None and (step := loops[0].stride(along)):
-                at = f"({at} + korch_iota_i64() * {step})"
-            self._take_better(k, texts[0], out.declare("i64", at), target, lanes if masked else None)
+            at = out.positions(loops[0], along if self.lane is not None else None)
+            self._take_better(k, texts[0], at, target, lanes if masked else None)
         else:
             if len(texts) == 2:
                 text = TABLE[d.primitive].c.format(*texts, target.name, T=tag, R=tag)

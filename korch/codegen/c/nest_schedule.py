@@ -12,7 +12,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from korch.codegen.c.index import Index, constant
+from korch.codegen.c.index import (
+    MOST_PROGRESSIONS,
+    Entry,
+    Index,
+    Variable,
+    constant,
+    lane_pattern,
+    progressions,
+)
 from korch.codegen.c.nest_plan import Family, Look, Pass, Plan, operations
 from korch.codegen.c.nest_reads import Indices
 from korch.codegen.c.nest_values import NestError
@@ -193,7 +201,29 @@ def _access(offset: Index, axis: str | None, tile: str | None, lanes: int) -> fl
         return 1.0
     if tile is not None and stride is not None and offset.stride(tile) == 1:
         return 3.0
+    if stride is None and _main_stride(offset, axis) == 1:
+        return 1.5
+    if stride is None and (pattern := lane_pattern(offset, axis, 0, lanes)) and max(pattern) < lanes:
+        return 2.5
     return lanes * (1.2 if stride is not None else 2.5)
+
+
+def _main_stride(offset: Index, axis: str) -> int | None:
+    """The stride in the longest progression of a table, at whose ends loops will be cut."""
+    total = 0
+    for atom, k in offset.terms:
+        if isinstance(atom, Entry) and atom.at.stride(axis) == 1 and len(atom.at.variables) == 1:
+            starts = progressions(atom.values)
+            if len(starts) > MOST_PROGRESSIONS:
+                return None
+            ends = [*starts[1:], len(atom.values)]
+            length, begin = max((e - b, b) for b, e in zip(starts, ends, strict=True))
+            total += k * (atom.values[begin + 1] - atom.values[begin]) if length > 1 else 0
+        elif axis in atom.variables:
+            if not isinstance(atom, Variable):
+                return None
+            total += k
+    return total
 
 
 def _tile_axis(plan: Plan, loops: Pass, looks: dict[int, Look], axis: str, lanes: int) -> str | None:
