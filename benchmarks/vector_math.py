@@ -20,11 +20,14 @@ import numpy as np
 from korch.codegen.c.prelude import prelude
 from korch.codegen.target import Target, target_named
 from korch.codegen.toolchain import compile_shared, find_toolchain
-from korch.ir.primitives import TABLE
+from korch.ir.primitives import ROWS, TABLE
+from korch.ir.primitives.primitive import FLOAT
 
-FUNCTIONS = (
-    "exp log log1p expm1 tanh erf sqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil round"
-).split()
+FUNCTIONS = [
+    row.name
+    for row in ROWS
+    if row.kind == "elementwise" and row.dtypes == FLOAT and row.arity == (1, 1) and row.name not in ("isnan", "isinf")
+]
 REFERENCE = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "round": "rint"} | {
     f"a{name}": f"arc{name}" for name in ("sinh", "cosh", "tanh")
 }

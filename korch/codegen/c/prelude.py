@@ -110,8 +110,10 @@ class _Block:
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _DEFINED = re.compile(
-    r"^#define (\w+)|^typedef .*?(\w+)(?: __attribute__\(\(.*)?;$|^(?:FN|KORCH_SCALAR|static const) .*?(\w+)(?:\(|\[| =)",
-    re.MULTILINE,
+    r"""^\#define\ (\w+)
+      | ^typedef\ .*?(\w+)(?:\ __attribute__\(\(.*)?;$
+      | ^(?:FN|KORCH_SCALAR|static\ const)\ .*?(\w+)(?:\(|\[|\ =)""",
+    re.MULTILINE | re.VERBOSE,
 )
 
 

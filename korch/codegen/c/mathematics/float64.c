@@ -375,7 +375,7 @@ FN vf64 korch_power_f64(vf64 x, vf64 y) {
   vi64 plain = a > 0.0 & a < __builtin_inf();
   korch_pair l = korch_log_pair_f64(plain ? a : (vf64)1.0);
   vf64 p = y * l.high, pl = korch_product_error_f64(y, l.high, p) + y * l.low;
-  pl = __builtin_elementwise_abs(p) < 800.0 ? pl : (vf64)0.0;
+  pl = __builtin_elementwise_abs(p) < 800.0 & __builtin_elementwise_abs(y) < 0x1p100 ? pl : (vf64)0.0;
   vf64 limit = a == 0.0 ? (vf64)-__builtin_inf() : a;
   return korch_pow_finish_f64(x, y, plain ? korch_exp_sum_f64(p, pl) : korch_exp_f64(y * limit));
 }

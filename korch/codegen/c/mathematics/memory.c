@@ -90,7 +90,7 @@ FN vu16 korch_narrow_f16(vf32 x) {
   vu32 tiny = (vu32)((vf32)a + 0.5f) - 0x3f000000; /* 0.5's last place is float16's least denormal */
   vu32 r = a < 0x38800000 ? tiny : normal;
   r = a >= 0x477ff000 ? (vu32)0x7c00 : r;
-  r = a > 0x7f800000 ? (vu32)0x7e00 : r;
+  r = a > 0x7f800000 ? 0x7e00 | (a >> 13 & 0x3ff) : r;
   return __builtin_convertvector(r | (b >> 16 & 0x8000), vu16);
 #endif
 }
