@@ -1,0 +1,134 @@
+"""Which definitions may share one generated C kernel: the predicate under which candidate sets grow.
+
+It looks at primitives and sizes only, and takes microseconds. Where it says yes, the generators of this backend
+make a kernel, rare cases apart in which values between loops do not fit into cache. It is hereditary: each rule
+forbids something that a smaller set cannot gain, so every connected convex part of a fusible set is fusible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from korch.ir.graph import Definition, Graph
+from korch.ir.primitives import TABLE
+
+_PLAIN = frozenset({"elementwise", "broadcast", "layout"})
+_MOVES = frozenset({"broadcast", "layout"})
+_SHAPING = frozenset({"reshape", "transpose"})
+
+
+@dataclass(frozen=True)
+class FusionRules:
+    """What the backend fuses.
+
+    - `definitions`: the largest set.
+    - `prologue`: the classes of primitives that may compute a linear primitive's first operand, and stand beside
+      its result; other operands are only moved.
+    - `small_bytes`: reductions over unlike axes are fused when their operands are not larger than this.
+    - `kept_bytes`: so much may be kept of a value that a later reduction combines over other axes.
+    """
+
+    definitions: int = 64
+    prologue: frozenset[str] = _PLAIN
+    small_bytes: int = 64 << 10
+    kept_bytes: int = 128 << 10
+
+
+RULES = FusionRules()
+
+
+def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES) -> str | None:
+    """Why the definitions (ascending indices) cannot be one kernel; None when they can."""
+    if len(definitions) > rules.definitions:
+        return f"more than {rules.definitions} primitives"
+    members = [graph.definitions[i] for i in definitions]
+    linear: Definition | None = None
+    reductions: list[Definition] = []
+    gathers = False
+    for d in members:
+        kind = TABLE[d.primitive].kind
+        if kind == "opaque":
+            if len(members) > 1:
+                return "opaque primitives stand alone"
+        elif kind == "linear":
+            if linear is not None:
+                return "two linear primitives"
+            linear = d
+        elif kind == "reduce":
+            reductions.append(d)
+        gathers |= kind == "gather"
+    if linear is not None:
+        if reductions:
+            return "a reduction beside a linear primitive"
+        if gathers:
+            return "a gather beside a linear primitive"
+        return _around_linear(members, linear, rules)
+    if reductions and gathers:
+        return "a gather beside a reduction"
+    return _reductions_agree(graph, reductions, rules) if len(reductions) > 1 else None
+
+
+def _around_linear(members: Sequence[Definition], linear: Definition, rules: FusionRules) -> str | None:
+    """Epilogues keep the result's elements; only the first operand is computed, others are only moved."""
+    after = set(linear.outputs)
+    makers: dict[str, Definition] = {}
+    for d in members:
+        kind = TABLE[d.primitive].kind
+        if d is linear:
+            continue
+        if not after.isdisjoint(d.inputs):
+            if kind != "elementwise" and d.primitive not in _SHAPING:
+                return f"{d.primitive} after a linear primitive"
+            after.update(d.outputs)
+            continue
+        if kind not in rules.prologue:
+            return f"{d.primitive} beside a linear primitive"
+        for v in d.outputs:
+            makers[v] = d
+    pending = list(linear.inputs[1:])
+    while pending:
+        d = makers.get(pending.pop())
+        if d is None:
+            continue
+        if TABLE[d.primitive].kind not in _MOVES:
+            return f"{d.primitive} on a linear primitive's weights"
+        pending.extend(d.inputs)
+    return None
+
+
+def _reductions_agree(graph: Graph, reductions: Sequence[Definition], rules: FusionRules) -> str | None:
+    """All pairs either share their rows, or what one keeps for the other is small."""
+    for k, b in enumerate(reductions):
+        for a in reductions[:k]:
+            if not _pair_agrees(graph, a, b, rules):
+                return f"{a.primitive} and {b.primitive} over unlike axes"
+    return None
+
+
+def _pair_agrees(graph: Graph, a: Definition, b: Definition, rules: FusionRules) -> bool:
+    a_in, a_out = graph.types[a.inputs[0]], graph.types[a.outputs[0]]
+    b_in, b_out = graph.types[b.inputs[0]], graph.types[b.outputs[0]]
+    if max(a_in.bytes, b_in.bytes) <= rules.small_bytes:
+        return True
+    windows = a.primitive.startswith("window"), b.primitive.startswith("window")
+    if all(windows):
+        # Maps of one plane, or of a vector of channels, stay in cache.
+        plane = max(_plane(a_out.shape), _plane(b_in.shape)) * a_out.dtype.size * 16
+        return plane <= rules.kept_bytes
+    if any(windows):
+        return False
+    if a_in.elements == b_in.elements and a_out.elements == b_out.elements:
+        return a_in.shape != b_in.shape or _axes(a) == _axes(b)
+    # What one reduction leaves, another may combine further.
+    small, large = (b_in, a_out) if b_in.elements < a_in.elements else (a_in, b_out)
+    return small.elements == large.elements and large.bytes <= rules.kept_bytes
+
+
+def _plane(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[2:])
+
+
+def _axes(d: Definition) -> tuple[int, ...]:
+    return (d.int("axis"),) if d.primitive.startswith("arg") else d.ints("axes")
