@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
-from korch.errors import UnsupportedModel
+from korch.errors import InvalidModel
 from korch.importers.attributes import static_shape
 from korch.importers.operators import OperatorGraph
 from korch.importers.order import node_label
@@ -15,8 +15,32 @@ from korch.importers.order import node_label
 Types = Mapping[str, TypeProto]
 
 
-def body_input_types(node: NodeProto, version: int, types: Types, count: int) -> list[TypeProto]:
-    """The types of a body's `count` inputs; `types` go by the node's names."""
+def check_bodies(node: NodeProto) -> None:
+    """InvalidModel when the node and its bodies disagree about how many inputs and outputs there are."""
+    bodies = {a.name: a.g for a in node.attribute if a.HasField("g")}
+    given, taken = len(node.input), len(node.output)
+    if node.op_type == "If":
+        branches = [bodies.get("then_branch"), bodies.get("else_branch")]
+        fits = given == 1 and all(b is not None and len(b.output) == taken for b in branches)
+    else:
+        body = bodies.get("body")
+        fits = body is not None and len(body.input) == given and len(bodies) == 1
+        if body is not None and node.op_type == "Loop":
+            fits = fits and given >= 2 and max(taken, given - 2) <= len(body.output) - 1
+        if body is not None and node.op_type == "Scan":
+            count = _scan_inputs(node)
+            scanned = len(body.output) - (given - count)
+            fits = fits and 0 < count <= given and taken <= len(body.output) and scanned >= 0
+            sizes = {"input": count, "output": scanned}
+            fits = fits and all(
+                len(a.ints) == sizes[a.name.split("_")[1]] for a in node.attribute if a.name.startswith("scan_")
+            )
+    if not fits:
+        raise InvalidModel(f"{node_label(node)} and its body have different numbers of inputs or outputs")
+
+
+def body_input_types(node: NodeProto, types: Types) -> list[TypeProto]:
+    """The types of a body's inputs; `types` go by the node's names."""
     if node.op_type == "If":
         return []
     given = [types[n] if n else TypeProto() for n in node.input]
@@ -24,8 +48,6 @@ def body_input_types(node: NodeProto, version: int, types: Types, count: int) ->
         counter = helper.make_tensor_type_proto(TensorProto.INT64, ())
         condition = helper.make_tensor_type_proto(TensorProto.BOOL, ())
         return [counter, condition, *given[2:]]
-    if version < 9:
-        raise UnsupportedModel(f"{node_label(node)}: Scan of operator set 8 (with a batch) is not supported")
     scanned = len(given) - _scan_inputs(node)
     axes = _ints(node, "scan_input_axes", len(given) - scanned)
     return given[:scanned] + [_without(t, axis) for t, axis in zip(given[scanned:], axes, strict=True)]
@@ -99,7 +121,7 @@ def _scan_outputs(node: NodeProto, results: Sequence[TypeProto], types: Types) -
 
 
 def _scan_inputs(node: NodeProto) -> int:
-    return next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+    return next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
 
 
 def _ints(node: NodeProto, name: str, count: int) -> Sequence[int]:

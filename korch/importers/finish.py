@@ -49,7 +49,12 @@ def outer_values(body: OperatorGraph) -> list[str]:
 
 def finish(graph: OperatorGraph, types: Mapping[str, TypeProto], constants: Mapping[str, np.ndarray]) -> OperatorGraph:
     """The graph with static types and its constants. UnsupportedModel when a value has none, naming all."""
-    problems = list(_problems(graph, types, constants))
+    problems = [
+        f"input {name!r} is of type {type_text(types[value])}"
+        for name, value in graph.inputs
+        if tensor_type(types[value]) is None
+    ]
+    problems += _problems(graph, types, constants)
     if problems:
         raise UnsupportedModel("; ".join(problems) + "; cut the model before what is not supported")
     used = [v for v in _values(graph) if v in constants]
@@ -89,9 +94,6 @@ def _problems(
     graph: OperatorGraph, types: Mapping[str, TypeProto], constants: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
     """Each once, at the operator where it begins."""
-    for name, value in graph.inputs:
-        if _no_dtype(types[value]):
-            yield f"input {name!r} is of type {type_text(types[value])}"
     for value in _values(graph):
         if value in constants and _no_dtype(types[value]):
             yield f"constant {value!r} is of type {type_text(types[value])}"

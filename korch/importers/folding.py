@@ -29,6 +29,7 @@ from korch.importers.order import reads
 from korch.ir.types import DType
 
 FOLD_LIMIT = 64 << 20  # bytes of a result that is larger than what it is computed from
+ADDRESS_LIMIT = 1 << 56  # elements that an array may have, even where one is repeated
 SLOW_LIMIT = 1024  # elements of a result of a SLOW operator
 
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -60,12 +61,14 @@ def fold(
     """
     if _is_random(node, version, constants) or _is_beyond_reference(node, version):
         return None
+    shapes = [static_shape(t) for t in types.values()]
+    if any(s is not None and math.prod(s) > ADDRESS_LIMIT for s in shapes):
+        return None
     view = _repeated(node, constants, types)
     if view is not None:
         return _checked(view, types)
     if node.op_type in ELEMENTWISE:
         return _fold_elementwise(node, version, constants, types)
-    shapes = [static_shape(t) for t in types.values()]
     sizes = [math.prod(s) for s in shapes if s is not None]
     if len(sizes) < len(shapes):  # unknown before it is computed: as large as the inputs, say
         sizes.append(sum(a.size for a in constants.values()))

@@ -53,7 +53,7 @@ def infer_outputs(
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, node, dict(types), data, None, imports)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         shapes = ", ".join(type_text(t) for t in types.values())
         raise InvalidModel(f"{node_label(node)} refuses its inputs ({shapes}): {one_line(error)}") from error
     for name, type_ in found.items():

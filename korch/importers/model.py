@@ -37,6 +37,7 @@ def load_model(source: Source) -> ModelProto:
     for tensor in external:
         assert directory is not None
         _load_external(tensor, directory)
+    _check_names(model)
     _check_versions(model)
     outline = _outline(model)
     in_order = order_model(outline)
@@ -74,6 +75,31 @@ def _parse(content: bytes, name: str) -> ModelProto:
         return ModelProto.FromString(content)
     except google.protobuf.message.DecodeError as error:
         raise InvalidModel(f"{name} is not an ONNX model (not a protobuf, or cut short)") from error
+
+
+def _check_names(model: ModelProto) -> None:
+    """Protobuf gives a string that is not UTF-8 as bytes, which nothing else expects."""
+    graphs, nodes = [model.graph], [n for f in model.functions for n in f.node]
+    names: list[object] = [o.domain for o in model.opset_import]
+    for f in model.functions:
+        names += [f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute, *(v.name for v in f.value_info)]
+        names += [o.domain for o in f.opset_import] + [a.name for a in f.attribute_proto]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            nodes.extend(graph.node)
+            values = [*graph.input, *graph.output, *graph.value_info]
+            names += [graph.name, *(v.name for v in values)]
+            names += [d.dim_param for v in values for d in v.type.tensor_type.shape.dim]
+            names += [name for name, _, _ in _initializers(graph)]
+            continue
+        node = nodes.pop()
+        graphs.extend(graphs_of(node))
+        names += [node.op_type, node.domain, node.name, node.overload, *node.input, *node.output]
+        names += [name for a in node.attribute for name in (a.name, a.ref_attr_name)]
+    for name in names:
+        if isinstance(name, bytes):
+            raise InvalidModel(f"the name {name!r} in the model is not UTF-8: the file is damaged")
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:

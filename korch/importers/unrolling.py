@@ -41,7 +41,7 @@ def unrolled(walk: Walk, node: NodeProto, scope: Scope) -> list[Operator] | None
         return None
     if node.op_type == "Loop":
         return _loop(walk, node, scope)
-    return _scan(walk, node, scope) if scope.opsets[""] >= 9 else None
+    return _scan(walk, node, scope)
 
 
 def _loop(walk: Walk, node: NodeProto, scope: Scope) -> list[Operator] | None:

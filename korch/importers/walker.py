@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
-from korch.errors import InvalidModel
+from korch.errors import InvalidModel, UnsupportedModel
 from korch.importers.attributes import (
     attribute_value,
     constant_node_array,
@@ -27,12 +27,12 @@ from korch.importers.attributes import (
     static_shape,
     tensor_array,
 )
-from korch.importers.control import body_input_types, control_output_types
+from korch.importers.control import body_input_types, check_bodies, control_output_types
 from korch.importers.finish import prune
 from korch.importers.folding import fold
 from korch.importers.inference import find_schema, infer_outputs
 from korch.importers.operators import Operator, OperatorGraph
-from korch.importers.order import FunctionKey, function_key, live_nodes, output_names, reads
+from korch.importers.order import FunctionKey, function_key, live_nodes, node_label, output_names, reads
 from korch.importers.scope import Scope
 from korch.importers.unrolling import unrolled
 
@@ -139,7 +139,12 @@ class Walker:
         function = self.functions.get(function_key(node))
         if function is not None:
             return self._call(node, function, scope)
-        if node.op_type == "If" and standard_domain(node.domain) == "":
+        if standard_domain(node.domain) == "" and node.op_type in CONTROL:
+            version = scope.opsets[""]
+            if node.op_type == "Scan" and version < 9:
+                raise UnsupportedModel(f"{node_label(node)}: Scan of operator set {version} is not supported")
+            check_bodies(node)
+        if standard_domain(node.domain) == "" and node.op_type == "If":
             condition = self.constants.get(scope.value(node.input[0]))
             if condition is not None:
                 return self._branch(node, "then_branch" if condition.any() else "else_branch", scope)
@@ -147,6 +152,8 @@ class Walker:
 
     def _call(self, node: NodeProto, function: FunctionProto, scope: Scope) -> Region:
         given = [scope.value(n) if n else "" for n in node.input]
+        if len(given) > len(function.input) or len(node.output) > len(function.output):
+            raise InvalidModel(f"{node_label(node)} has more inputs or outputs than its function")
         absent = [""] * (len(function.input) - len(given))
         inner = Scope(
             opsets=opset_versions(function),
@@ -190,7 +197,7 @@ class Walker:
             return None
         attributes = {a.name: a.g if a.HasField("g") else attribute_value(a) for a in node.attribute}
         if control:
-            bodies = self._bodies(node, version, scope, types)
+            bodies = self._bodies(node, scope, types)
             outputs = control_output_types(node, bodies, types, known, self.types, self.constants)
             attributes |= bodies
         inputs = [values[n] if n else "" for n in node.input]
@@ -223,14 +230,12 @@ class Walker:
             return {o: scope.declared.get(o, TypeProto()) for o in named}
         return infer_outputs(node, schema, scope.opsets, types, known)
 
-    def _bodies(
-        self, node: NodeProto, version: int, scope: Scope, types: Mapping[str, TypeProto]
-    ) -> dict[str, OperatorGraph]:
+    def _bodies(self, node: NodeProto, scope: Scope, types: Mapping[str, TypeProto]) -> dict[str, OperatorGraph]:
         found: dict[str, OperatorGraph] = {}
         for a in node.attribute:
             if a.HasField("g"):
                 names = [i.name for i in a.g.input]
-                given = body_input_types(node, version, types, len(names))
+                given = body_input_types(node, types)
                 found[a.name] = self.graph(a.g, scope.inner(a.g), dict(zip(names, given, strict=True)))
         return found
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, parser
+from onnx import ModelProto, NodeProto, helper, parser
 from onnx import numpy_helper as arrays
 
-from korch.errors import InvalidModel, UnsupportedModel
+from korch.errors import InvalidModel, KorchError, UnsupportedModel
 from korch.importers.onnx import import_onnx
 from korch.importers.operators import OperatorGraph
 
@@ -435,3 +436,56 @@ def test_a_thousand_nodes_take_a_moment() -> None:
     start = time.process_time()
     import_onnx(proto, {"v0": (2, 4)})
     assert time.process_time() - start < 3
+
+
+# --- damage
+
+
+@pytest.mark.parametrize(
+    ("text", "damage"),
+    [
+        (if_text("c"), lambda node: node.attribute[0].g.output.pop()),
+        (if_text("c"), lambda node: node.attribute.pop()),
+        (loop_text("m", "", STEP), lambda node: node.attribute[0].g.input.pop()),
+        (loop_text("m", "", STEP), lambda node: node.attribute[0].g.output.pop()),
+        (SCAN.format(n=3, attributes=""), lambda node: node.attribute[1].g.output.pop()),
+        (SCAN.format(n=3, attributes=", scan_input_axes = [0, 1]"), lambda node: None),
+        (SCAN.format(n=3, attributes="").replace("num_scan_inputs = 1", "num_scan_inputs = 3"), lambda node: None),
+    ],
+)
+def test_bodies_that_do_not_fit_their_node(text: str, damage: Callable[[NodeProto], object]) -> None:
+    proto = model(text, w=W)
+    damage(next(n for n in proto.graph.node if n.op_type in ("If", "Loop", "Scan")))
+    with pytest.raises(InvalidModel):
+        import_onnx(proto)
+
+
+def test_a_name_that_is_not_utf8() -> None:
+    content = model("g (float[2] x) => (float[2] y) { name_of_it = Exp(x) y = Relu(name_of_it) }").SerializeToString()
+    with pytest.raises(InvalidModel, match="not UTF-8"):
+        import_onnx(content.replace(b"name_of_it", b"name\xff\xfef_it"))
+
+
+def test_a_call_with_too_many_inputs() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = f.twice(x, x, x) }", TWICE, 15)
+    with pytest.raises(InvalidModel, match="more inputs or outputs than its function"):
+        import_onnx(proto)
+
+
+def test_damaged_files_give_errors_of_korch_only() -> None:
+    """Random bytes changed: the model imports, or the error names a cause in one line."""
+    generator = np.random.default_rng(0)
+    texts = [(if_text("c"), ""), (loop_text("m", "", STEP), ""), (SCAN.format(n=3, attributes=""), "")]
+    texts += [("g (float[2] x) => (float[2] y) { y = f.twice<alpha = 0.5>(x) }", TWICE)]
+    contents = [model(t, f, 15, w=W).SerializeToString() for t, f in texts]
+    refused = 0
+    for k in range(200):
+        content = bytearray(contents[k % len(contents)])
+        for _ in range(1 + k % 3):
+            content[generator.integers(len(content))] = generator.integers(256)
+        try:
+            import_onnx(bytes(content))
+        except KorchError as error:
+            assert str(error) and "\n" not in str(error)
+            refused += 1
+    assert 50 < refused < 200
