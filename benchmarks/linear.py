@@ -39,6 +39,37 @@ class Layer:
     fragment: Fragment
     operations: float
 
+    def activated(self, activation: str) -> Layer:
+        """The layer with a bias for each channel and an activation (relu, silu) fused behind it."""
+        old = self.fragment
+        types, layouts = dict(old.graph.types), dict(old.layouts)
+        definitions = list(old.graph.definitions)
+        result, last = types["t0"], layouts.pop("t0")
+        axis = 1 if definitions[0].primitive == "conv" else len(result.shape) - 1
+        types["bias"], types["c0"] = (
+            TensorType(DType.FLOAT32, result.shape[axis : axis + 1]),
+            TensorType(DType.FLOAT32, ()),
+        )
+        layouts["bias"] = Layout.row_major(types["bias"].shape)
+
+        def op(primitive: str, *operands: str, **attributes: Attribute) -> str:
+            name = f"t{len(definitions)}"
+            types[name] = result
+            definitions.append(Definition(primitive, operands, (name,), tuple(sorted(attributes.items()))))
+            return name
+
+        y = op("add", "t0", op("broadcast", "bias", shape=result.shape, axes=(axis,)))
+        scalar = op("broadcast", "c0", shape=result.shape, axes=())
+        if activation == "relu":
+            y = op("max", y, scalar)
+        else:
+            y = op("mul", y, op("div", scalar, op("add", scalar, op("exp", op("neg", y)))))
+        layouts[y] = last
+        constants = {"c0": np.float32(0 if activation == "relu" else 1).reshape(())}
+        inputs = (*old.graph.inputs, ("bias", "bias"))
+        graph = Graph(types, inputs, ((y, y),), tuple(definitions), constants)
+        return Layer(self.name, Fragment(graph, old.weights | {"bias"}, layouts), self.operations)
+
 
 def fragment_of(
     name: str, inputs: list[tuple[int, ...]], weights: list[int], layouts: list[Layout], **attributes: Attribute
@@ -256,10 +287,13 @@ def main() -> None:
     parser.add_argument("--target", default="host")
     parser.add_argument("--only", default="", help="layers whose name contains this")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each kernel")
+    parser.add_argument("--activation", choices=("none", "relu", "silu"), default="none", help="with a bias before")
     parser.add_argument("--best", action="store_true", help="print the fastest kernel of each layer only")
     options = parser.parse_args()
     target = target_named(options.target)
     layers = [layer for layer in LAYERS if options.only in layer.name]
+    if options.activation != "none":
+        layers = [layer.activated(options.activation) for layer in layers]
     cases: list[tuple[Layer, Kernel]] = []
     for layer in layers:
         kernels = linear_implementations(layer.fragment, target)

@@ -22,11 +22,11 @@ from korch.codegen.c.linear.contraction import (
 )
 from korch.codegen.c.linear.depthwise import depthwise_kernels
 from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
-from korch.codegen.c.linear.geometry import Conv, padded_rows
+from korch.codegen.c.linear.geometry import Conv, padded_rows, walk_in_place, walk_in_scratch
 from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
+from korch.codegen.c.linear.shifted import pays, shifted_kernel
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
-from korch.codegen.c.linear.tile import Walk
 from korch.codegen.c.linear.winograd import winograd_kernels
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 
@@ -35,32 +35,6 @@ CHOICES = 3
 # Threads share columns rather than rows below this many output positions, where the weights outweigh the rest.
 FEW_ROWS = 400
 MOST_CHUNKS = 32
-
-
-def merged(row_step: int, taps: list[tuple[int, int]], run: int, run_step: int) -> Walk:
-    """Taps that continue each other's run become one."""
-    taps = [tap for tap in taps if tap[0] > 1]
-    if run == 1 and taps:
-        run, run_step = taps.pop()
-    while taps and taps[-1][1] == run * run_step:
-        run *= taps.pop()[0]
-    return Walk(row_step, tuple(taps), run, run_step)
-
-
-def walk_in_place(g: Conv, place: Place) -> Walk | None:
-    """How a tile reads the input itself; None when it is not a sum of strides."""
-    steps = [place.step(name) for name in ("j", "u", "v", "q")]
-    if any(s is None for s in steps):
-        return None
-    j, u, v, q = (s or 0 for s in steps)
-    return merged(j, [(g.kernel[0], u), (g.kernel[1], v)], g.channels, q)
-
-
-def walk_in_scratch(g: Conv) -> Walk:
-    """How a tile reads padded rows [row][column][channel]."""
-    width = g.channels
-    taps = [(g.kernel[0], g.dilations[0] * g.padded[1] * width), (g.kernel[1], g.dilations[1] * width)]
-    return merged(g.strides[1] * width, taps, g.channels, 1)
 
 
 def pack_conv(panels: Panels, groups: int, weights: np.ndarray) -> np.ndarray:
@@ -88,7 +62,10 @@ def conv_kernels(problem: Problem) -> tuple[Kernel, ...] | str:
     row_step = (walk or walk_in_scratch(g)).row_step
     tiles = tile_choices(g.outputs, g.length, depth, row_step, problem.target)[:CHOICES]
     direct = (_kernel(problem, g, constant_weights, place if walk else None, *tile) for tile in tiles)
-    return (*winograd_kernels(problem, g, constant_weights), *direct)
+    others = list(winograd_kernels(problem, g, constant_weights))
+    if pays(g, problem.target.lanes()):
+        others.append(shifted_kernel(problem, g, constant_weights, place if walk else None))
+    return (*others, *direct)
 
 
 def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, rows: int, vectors: int) -> Kernel:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from korch.codegen.c.index import Index, to_c, unflatten, variable
 from korch.codegen.c.linear.fuse import Plane, prologue
-from korch.codegen.c.linear.operand import no_table, place_of
+from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Problem
+from korch.codegen.c.linear.tile import Walk
 from korch.codegen.c.nest_reads import Indices
 from korch.codegen.kernel import Argument
 
@@ -116,6 +117,32 @@ class Conv:
             row, column = unflatten(column, self.grid)
         rank = len(problem.shape(problem.result))
         return (image, group * channels + channel, *((row, column) if rank == 4 else (column,)))
+
+
+def merged(row_step: int, taps: list[tuple[int, int]], run: int, run_step: int) -> Walk:
+    """Taps that continue each other's run become one."""
+    taps = [tap for tap in taps if tap[0] > 1]
+    if run == 1 and taps:
+        run, run_step = taps.pop()
+    while taps and taps[-1][1] == run * run_step:
+        run *= taps.pop()[0]
+    return Walk(row_step, tuple(taps), run, run_step)
+
+
+def walk_in_place(g: Conv, place: Place) -> Walk | None:
+    """How a tile reads the input itself; None when it is not a sum of strides."""
+    steps = [place.step(name) for name in ("j", "u", "v", "q")]
+    if any(s is None for s in steps):
+        return None
+    j, u, v, q = (s or 0 for s in steps)
+    return merged(j, [(g.kernel[0], u), (g.kernel[1], v)], g.channels, q)
+
+
+def walk_in_scratch(g: Conv) -> Walk:
+    """How a tile reads padded rows [row][column][channel]."""
+    width = g.channels
+    taps = [(g.kernel[0], g.dilations[0] * g.padded[1] * width), (g.kernel[1], g.dilations[1] * width)]
+    return merged(g.strides[1] * width, taps, g.channels, 1)
 
 
 def padded_rows(problem: Problem, arguments: Arguments, g: Conv, value: str, first: str, last: str, target: str) -> str:

@@ -120,6 +120,26 @@ def _step(rows: int, columns: Columns, walk: Walk, b_step: int, lanes: int, u: i
     return "{ " + " ".join(parts) + " }"
 
 
+def stored_tile(rows: int, columns: Columns, walk: Walk, lanes: int, stride: int = 0) -> str:
+    """A C function that writes a tile's sums to `to` [row][stride]; the stride is the panel's width where 0."""
+    stride = stride or columns.width(lanes)
+    stores: list[str] = []
+    for r in range(rows):
+        for v in range(columns.vectors):
+            at, t = f"to + {r * stride + v * lanes}", accumulator(r, v)
+            half = columns.half and v == columns.vectors - 1
+            stores.append(f"*(KERNEL_half_u *)({at}) = {t};" if half else f"korch_store_f32({at}, {t});")
+    return "\n".join(
+        [
+            f"static __attribute__((noinline)) void KERNEL_tile_{rows}_{columns.name}"
+            "(const float *a, const float *b, float *to) {",
+            accumulate(rows, columns, walk, lanes),
+            *stores,
+            "}",
+        ]
+    )
+
+
 def half_vectors(lanes: int, has_fma: bool) -> str:
     """The vectors of half width that a file with `Columns.half` needs."""
     fma = "__builtin_elementwise_fma(a, b, c)" if has_fma else "a * b + c"

@@ -22,7 +22,7 @@ from korch.codegen.c.linear.fuse import epilogue
 from korch.codegen.c.linear.geometry import Conv, padded_rows
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices
-from korch.codegen.c.linear.tile import Columns, Walk, accumulate, accumulator
+from korch.codegen.c.linear.tile import Columns, Walk, accumulator, stored_tile
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 
 # Bytes of a task's transformed tiles; the second-level cache holds its products and a panel of weights too.
@@ -127,8 +127,9 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, m: int) -> Kernel:
     key = f"winograd {m} panels of {plan.panels.vectors}x{plan.panels.lanes}: {weights.text}"
     packed = arguments.pack(Packed(weights.weights, key, _packer(plan, weights)))
     parts = ["typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;", _input(plan)]
+    walk = Walk(g.channels, (), g.channels)
     for columns in dict.fromkeys(columns for _, _, columns in plan.panels.runs()):
-        parts += [_tile(plan, rows, columns) for rows in plan.rows.sizes()]
+        parts += [stored_tile(rows, columns, walk, plan.panels.lanes) for rows in plan.rows.sizes()]
         parts.append(_multiply(plan, columns))
         parts.append(_output(problem, arguments, plan, columns))
     steps, shared, private = (_split if plan.split else _whole)(problem, arguments, plan, packed)
@@ -231,27 +232,6 @@ def _input(plan: Plan) -> str:
             *step(lanes),
             "}",
             *([f"{{ const int64_t q = {whole};", *step(rest), "}"] if rest else []),
-            "}",
-        ]
-    )
-
-
-def _tile(plan: Plan, rows: int, columns: Columns) -> str:
-    """A register tile whose accumulators go to `to` [row][width]."""
-    lanes = plan.panels.lanes
-    walk = Walk(plan.g.channels, (), plan.g.channels)
-    width = columns.width(lanes)
-    stores = [
-        f"korch_store_f32(to + {r * width + v * lanes}, {accumulator(r, v)});"
-        for r in range(rows)
-        for v in range(columns.vectors)
-    ]
-    return "\n".join(
-        [
-            f"static __attribute__((noinline)) void KERNEL_tile_{rows}_{columns.name}"
-            "(const float *a, const float *b, float *to) {",
-            accumulate(rows, columns, walk, lanes),
-            *stores,
             "}",
         ]
     )
