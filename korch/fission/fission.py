@@ -62,8 +62,8 @@ class _State:
     """A model under decomposition.
 
     - `types` is what the model says of its values, `values` the tensors that they have become.
-    - `doubtful` are placeholders for what refused operators would give, so that everything after is looked at
-      too; what fails because of one is no refusal of its own.
+    - `doubtful` are the graph's values that stand for what refused operators would give, and what was made of
+      these: everything after a refusal is looked at too, and what fails because of it is no refusal of its own.
     """
 
     builder: Builder
@@ -96,11 +96,13 @@ def _decompose(operators: OperatorGraph) -> _State:
         except Refused as refused:
             _refuse(state, op, str(refused), refused.certain)
         except ValueError as error:
-            if state.doubtful.isdisjoint(op.inputs):
+            if not _doubts(state, op):
                 message = f"the operator {op.op_type} {op.name!r} does not fit its inputs: {error}"
                 raise InvalidModel(message) from error
             _refuse(state, op, str(error))
         else:
+            if not following and _doubts(state, op):
+                state.doubtful.update(state.values[v].value for v in op.outputs if v)
             pending.extend(reversed(following))
     return state
 
@@ -160,8 +162,13 @@ def _check(state: _State, op: Operator) -> None:
 
 def _refuse(state: _State, op: Operator, reason: str, certain: bool = False) -> None:
     """Recorded, unless the cause may be a placeholder among the inputs."""
-    if certain or state.doubtful.isdisjoint(op.inputs):
+    if certain or not _doubts(state, op):
         state.refused.setdefault((op.op_type, op.domain, reason), []).append(op.name)
     for value in filter(None, op.outputs):
-        state.doubtful.add(value)
-        state.values[value] = Tensor(state.builder, state.builder.input(value, state.types[value]))
+        placeholder = state.builder.input(value, state.types[value])
+        state.doubtful.add(placeholder)
+        state.values[value] = Tensor(state.builder, placeholder)
+
+
+def _doubts(state: _State, op: Operator) -> bool:
+    return any(state.values[v].value in state.doubtful for v in op.inputs if v)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from korch.fission.builder import Builder
+from korch.fission.builder import Builder, collapse
 from korch.ir.graph import Attribute, Definition
 from korch.ir.types import DType
 
@@ -206,8 +206,11 @@ def _chosen(b: Builder, values: Sequence[str]) -> str | None:
     condition, a, other = values
     if a == other:
         return a
-    element = uniform(b, condition)
-    return None if element is None else a if element else other
+    known = b.known(condition)
+    if known is None:
+        return None
+    chosen = collapse(known)
+    return a if chosen.all() else other if not chosen.any() else None
 
 
 def _is_neutral(primitive: str, element: np.generic, right: bool) -> bool:

@@ -56,7 +56,8 @@ class Tensor:
 
     def like(self, number: Number | np.ndarray | np.generic) -> Tensor:
         """A constant of this tensor's dtype; OverflowError when an integer does not fit."""
-        return constant(self.builder, np.asarray(number, self.dtype.numpy))
+        with np.errstate(over="ignore"):
+            return constant(self.builder, np.asarray(number, self.dtype.numpy))
 
     def map(self, primitive: str, *others: Tensor | Number, **attributes: Attribute) -> Tensor:
         """An elementwise primitive of this tensor and others."""

@@ -48,6 +48,8 @@ KEEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "--x": lambda x: (-x).map("neg"),
     "max(x, x)": lambda x: x.maximum(x),
     "where(true, x, 0)": lambda x: where(constant(x.builder, np.array(True)), x, 0),
+    "where(all true, x, 0)": lambda x: where(constant(x.builder, np.ones(4, bool)), x, 0),
+    "where(none, 0, x)": lambda x: where(constant(x.builder, np.zeros((3, 1), bool)), 0, x),
     "where(c, x, x)": lambda x: where(x < 0, x, x),
     "cast to itself": lambda x: x.cast(DType.FLOAT32),
     "widened and back": lambda x: x.cast(DType.FLOAT64).cast(DType.FLOAT32),

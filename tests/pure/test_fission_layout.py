@@ -183,6 +183,22 @@ def test_sorting_and_sums() -> None:
         compare(body, {"x": normal(2, 5)}, {"a": np.array(-1)}, opset=26)
 
 
+def test_attributes_of_older_opsets() -> None:
+    """What later became an input was an attribute."""
+    x = np.array([[3, 1, 2, 1], [0, -1, 5, 4]], F)
+    found = evaluate(graph_of(model_of("v, i = TopK<k=2, axis=1>(x)", {"x": x}, None, ("v", "i"), opset=9)), {"x": x})
+    check(found["v"], np.array([[3, 2], [5, 4]], F))
+    check(found["i"], np.array([[0, 2], [2, 3]]))
+    found = evaluate(graph_of(model_of("y, m = Dropout<ratio=0.7>(x)", {"x": x}, None, ("y", "m"), opset=10)), {"x": x})
+    check(found["y"], x)
+    check(found["m"], np.ones((2, 4), bool))
+    graph = graph_of(
+        model_of("y = Scatter<axis=1>(x, i, u)", {"x": x, "i": ints(0, 3).reshape(2, 1), "u": x[:, :1]}, opset=9)
+    )
+    inputs = {"x": x, "i": ints(0, 3).reshape(2, 1), "u": np.array([[8], [9]], F)}
+    check(evaluate(graph, inputs)["y"], np.array([[8, 1, 2, 1], [0, -1, 5, 9]], F))
+
+
 def test_compress_and_reverse_sequence() -> None:
     compare("y = Compress<axis=1>(x, c)", {"x": X}, {"c": np.array([True, False, True])})
     compare("y = Compress(x, c)", {"x": X}, {"c": np.array([False, True, False, True])})
@@ -195,7 +211,10 @@ def test_sizes_that_depend_on_data_are_refused_together() -> None:
         a = Trilu(x, k)
         b = Trilu(x, k)
         r = RandomUniformLike(x)
-        y = Add(a, r)
+        s = ReduceSum<keepdims=0>(r)
+        t = Cast<to=7>(s)
+        c = Trilu(x, t)
+        y = Add(a, c)
     """
     model = model_of(body, {"x": normal(3, 3), "k": np.array(1)}, outputs=("y", "b"))
     with pytest.raises(UnsupportedModel) as error:
