@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,9 +56,31 @@ def _truth(function: Function) -> Meaning:
     return meaning
 
 
+@lru_cache
+def _erf_table() -> np.ndarray:
+    """Taylor coefficients of erf at 0, 1/64, 2/64… 6, to the eighth order: [order, point].
+
+    erf' = 2/sqrt(pi) exp(-x^2), whose n-th derivative is (-1)^n H_n(x) times it, with Hermite's polynomials
+    H_0 = 1, H_1 = 2 x, H_(n+1) = 2 x H_n - 2 n H_(n-1).
+    """
+    x = np.arange(6 * 64 + 1) / 64
+    slope = 2 / math.sqrt(math.pi) * np.exp(-x * x)
+    hermite = [np.ones_like(x), 2 * x]
+    for n in range(1, 7):
+        hermite.append(2 * x * hermite[n] - 2 * n * hermite[n - 1])
+    orders = [(-1) ** n * h * slope / math.factorial(n + 1) for n, h in enumerate(hermite)]
+    return np.stack([np.array([math.erf(v) for v in x.tolist()]), *orders])
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
-    flat = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
-    return flat.reshape(x.shape)
+    """In float64: the Taylor polynomial at the nearest point of the table."""
+    size = np.minimum(np.abs(x.astype(np.float64)), 6.0)
+    point = np.rint(np.where(np.isnan(size), 0.0, size) * 64).astype(np.intp)
+    step, table = size - point / 64, _erf_table()
+    result = table[-1][point]
+    for order in table[-2::-1]:
+        result = result * step + order[point]
+    return np.copysign(result, x)
 
 
 def _nonzero(b: np.ndarray) -> np.ndarray:
