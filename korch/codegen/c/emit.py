@@ -219,12 +219,10 @@ class Writer:
         """Writes a register."""
         kind, offset = storage_tag(dtype), memory.offset(index)
         place = f"({kind} *)({memory.pointer})"
-        if axis is None:
-            at = self.index(offset)
-            if dtype in _NARROW or dtype is DType.BOOL:
-                self.add(f"korch_store_n_{kind}({place} + ({at}), {text}, 1);")
-            else:
-                self.add(f"({place})[{at}] = {text}[0];")
+        if axis is None or lanes == 1:
+            # Not as a masked store of one lane: clang makes four bytes of two there.
+            text = f"korch_narrow_{kind}({text})" if kind in ("f16", "bf16", "b8") else text
+            self.add(f"({place})[{self.index(offset)}] = {text}[0];")
             return
         stride = offset.stride(axis)
         if stride == 1:
@@ -299,7 +297,7 @@ class Writer:
         """C text of a vector loaded from memory; statements that prepare it are added."""
         kind = storage_tag(dtype)
         place = f"(const {kind} *)({pointer})"
-        stride = offset.stride(axis) if axis is not None else 0
+        stride = offset.stride(axis) if axis is not None and lanes != 1 else 0
         if stride == 0:
             return f"korch_broadcast_{kind}({place} + ({self.index(offset)}))"
         if stride == 1:
