@@ -55,9 +55,12 @@ class Primitive:
       moves elements; empty for opaque primitives, which are whole loops. `{T}` is the register tag of the first
       data operand, `{U}` of the last, `{R}` of the result; `{Q}` and `{S}` are the storage tags of the first
       data operand and of the result (docs/kernels.md); `{name}` is the attribute of that name.
-    - `triton` is the same in Triton, over blocks.
-    - `tolerance` is the largest error of the C text in units in the last place of the result's dtype, against
-      the exact value; 0 means identical.
+    - `triton` is the same in Triton, over blocks. `libdevice` is triton.language.extra.libdevice; what differs by
+      dtype is left to the helper functions `korch_div korch_mod korch_fmod korch_pow korch_cast` of the backend,
+      and `tl.bool` stands for `tl.int1`.
+    - `tolerance` is the largest error: of an elementwise C text in units in the last place of the result's dtype
+      (the exact value being known; 0 means identical), of a sum or product of many terms in roundings of float32
+      (2^-24) of the sum of the terms' magnitudes.
     """
 
     name: str
