@@ -73,6 +73,8 @@ class Make:
         return Fragment(graph, frozenset(), {**found, **(layouts or {})})
 
 
+_UNTOUCHED = 0xA5
+
 _DRIVER = """
 static int64_t test_threads;
 static int64_t test_reverse;
@@ -118,41 +120,48 @@ class Library:
         threads: int = 1,
         reverse: bool = False,
     ) -> dict[str, np.ndarray]:
-        """The outputs; memory is as large as the layouts say and not a byte larger."""
+        """The outputs. Memory is as large as the layouts say and not a byte larger: it ends at a page that must not
+        be touched; in `reverse`, which runs tasks in opposite order, it begins at one."""
         kernel, types = self.kernels[number], fragment.graph.types
-        memory: list[Ending] = []
+        memory: list[Fenced] = []
         views: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for a in kernel.arguments:
             if a.kind == "scratch":
-                memory.append(Ending(kernel.scratch_bytes, 64))
+                memory.append(Fenced(kernel.scratch_bytes, 64, reverse))
                 continue
             t, layout = types[a.value], fragment.layouts[a.value]
-            block = Ending(layout.span(t.shape) * t.dtype.size, t.dtype.size)
+            block = Fenced(layout.span(t.shape) * t.dtype.size, t.dtype.size, reverse)
             memory.append(block)
             flat = block.bytes.view(t.dtype.numpy)
             if a.kind == "input":
                 placed(flat, t.shape, layout)[...] = inputs[a.value]
             else:
-                block.bytes[...] = 0xA5
-                views[a.value] = placed(flat, t.shape, layout), block.bytes.copy()
-        scratch = Ending(kernel.worker_scratch_bytes * threads, 64)
+                block.bytes[...] = _UNTOUCHED
+                views[a.value] = placed(flat, t.shape, layout), block.bytes
+        scratch = Fenced(kernel.worker_scratch_bytes * threads, 64, reverse)
         pointers = (ctypes.c_void_p * max(1, len(memory)))(*(m.address for m in memory))
         self.call(number, pointers, scratch.address, kernel.worker_scratch_bytes, threads, int(reverse))
-        return {v: np.array(view) for v, (view, _) in views.items()}
+        results = {v: np.array(view) for v, (view, _) in views.items()}
+        for view, block in views.values():
+            view.view(np.dtype((np.void, view.itemsize)))[...] = bytes([_UNTOUCHED] * view.itemsize)
+            assert (block == _UNTOUCHED).all(), "written between the elements of a strided output"
+        return results
 
 
-class Ending:
-    """A block of memory that ends (up to `alignment`) at a page which must not be touched."""
+class Fenced:
+    """A block of memory between two pages that must not be touched: it starts where the first one ends, or ends
+    (up to `alignment`) where the second one starts."""
 
-    def __init__(self, size: int, alignment: int) -> None:
+    def __init__(self, size: int, alignment: int, front: bool = False) -> None:
         page = mmap.PAGESIZE
         whole = -(-max(size, 1) // page) * page
-        self._map = mmap.mmap(-1, whole + page)
+        self._map = mmap.mmap(-1, whole + 2 * page)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         libc = ctypes.CDLL(None)
-        if libc.mprotect(ctypes.c_void_p(start + whole), ctypes.c_size_t(page), 0):
-            raise OSError("mprotect failed")
-        offset = (whole - size) // alignment * alignment
+        for fence in (start, start + page + whole):
+            if libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(page), 0):
+                raise OSError("mprotect failed")
+        offset = page if front else page + (whole - size) // alignment * alignment
         self.address = start + offset
         self.bytes = np.frombuffer(self._map, np.uint8, size, offset)
 

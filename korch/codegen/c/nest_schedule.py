@@ -8,9 +8,10 @@ Everything depends on shapes only, never on the number of threads.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from korch.codegen.c.index import (
     MOST_PROGRESSIONS,
@@ -284,10 +285,31 @@ def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lane
             if joined is not None:
                 groups[earliest] = joined
                 at = earliest
-        if at == len(groups):
-            groups.append(_alone(plan, p, lanes, grain))
-        home.update(dict.fromkeys(p.loops.values(), at))
+        if at < len(groups):
+            home.update(dict.fromkeys(p.loops.values(), at))
+            continue
+        group = _alone(plan, p, lanes, grain)
+        narrow = group.chunk is None and group.tasks < min(_wanted(p.work, grain), _FEW_TASKS)
+        for part in _cut(p) if narrow else [p]:
+            home.update(dict.fromkeys(part.loops.values(), len(groups)))
+            groups.append(_alone(plan, part, lanes, grain))
     return groups
+
+
+def _cut(p: PassSchedule) -> list[PassSchedule]:
+    """A pass as several, each with one family of reductions, so that each reduction can be split."""
+    starts = [k for k, f in enumerate(p.loops.families) if f.definitions and k]
+    edges = [0, *starts, len(p.loops.families)]
+    return [
+        replace(
+            p,
+            loops=Pass(p.loops.families[a:b], p.loops.names),
+            lanes={k - a: lane for k, lane in p.lanes.items() if a <= k < b},
+            loop_orders={k - a: order for k, order in p.loop_orders.items() if a <= k < b},
+            work=p.work / (len(edges) - 1),
+        )
+        for a, b in itertools.pairwise(edges)
+    ]
 
 
 def _wanted(work: float, grain: float) -> int:
