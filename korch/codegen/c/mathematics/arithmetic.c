@@ -130,6 +130,17 @@ FN v$T korch_min_$T(v$T a, v$T b) {
 #endif
 }
 
+//@ T = f32 f64
+/* Between two finite bounds; NaN passes. */
+FN v$T korch_clamp_$T(v$T x, $T low, $T high) {
+#if __aarch64__
+  return __builtin_elementwise_minimum(__builtin_elementwise_maximum(x, (v$T)low), (v$T)high);
+#else
+  x = x < low ? (v$T)low : x;
+  return x > high ? (v$T)high : x;
+#endif
+}
+
 //@ T = i64 i32 i16 i8 u64 u32 u16 u8; S = max min
 FN v$T korch_$S_$T(v$T a, v$T b) { return __builtin_elementwise_$S(a, b); }
 

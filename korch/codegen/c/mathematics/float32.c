@@ -17,8 +17,7 @@ FN vf32 korch_exp_tail_f32(vf32 r) {
 
 /* e^x = 2^n e^r. 2^n is two factors, so that results below 2^-126 are rounded once, to denormals. */
 FN vf32 korch_exp_f32(vf32 x) {
-  x = x < -104.0f ? (vf32)-104.0f : x; /* NaN passes both bounds */
-  x = x > 89.0f ? (vf32)89.0f : x;
+  x = korch_clamp_f32(x, -104.0f, 89.0f);
   const f32 shift = 0x1.8p23f + 254;   /* adding it rounds to an integer and leaves n + 254 in the low bits */
   vf32 t = korch_fma_f32(x, (vf32)0x1.715476p+0f, (vf32)shift), n = t - shift;
   vf32 r = korch_reduce_f32(x, n);
@@ -43,9 +42,7 @@ FN vf32 korch_expm1_core_f32(vf32 x) {
 
 /* e^x - 1. */
 FN vf32 korch_expm1_f32(vf32 x) {
-  vf32 y = x < -18.0f ? (vf32)-18.0f : x;
-  y = y > 89.0f ? (vf32)89.0f : y;
-  return korch_copysign_f32(korch_expm1_core_f32(y), x);
+  return korch_copysign_f32(korch_expm1_core_f32(korch_clamp_f32(x, -18.0f, 89.0f)), x);
 }
 
 /* tanh x: an odd polynomial below 0.625, above it 1 - 2 / (e^(2|x|) + 1). */

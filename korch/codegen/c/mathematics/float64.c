@@ -25,8 +25,7 @@ FN vf64 korch_expm1_near_f64(vf64 r) {
 
 /* e^(x + low) for |low| <= 2^-30; 2^n is two factors, so that results below 2^-1022 are rounded once. */
 FN vf64 korch_exp_sum_f64(vf64 x, vf64 low) {
-  x = x < -746.0 ? (vf64)-746.0 : x; /* NaN passes both bounds */
-  x = x > 710.0 ? (vf64)710.0 : x;
+  x = korch_clamp_f64(x, -746.0, 710.0);
   const f64 shift = 0x1.8p52 + 2046; /* adding it rounds to an integer and leaves n + 2046 in the low bits */
   vf64 t = korch_fma_f64(x, (vf64)0x1.71547652b82fep+0, (vf64)shift);
   vf64 h = korch_fma_f64(x, (vf64)0x1.71547652b82fep-1, (vf64)(0x1.8p52 + 1023)); /* half of n */
@@ -39,8 +38,7 @@ FN vf64 korch_exp_f64(vf64 x) { return korch_exp_sum_f64(x, (vf64)0.0); }
 
 /* e^x - 1. */
 FN vf64 korch_expm1_f64(vf64 x) {
-  vf64 y = x < -40.0 ? (vf64)-40.0 : x;
-  y = y > 710.0 ? (vf64)710.0 : y;
+  vf64 y = korch_clamp_f64(x, -40.0, 710.0);
   const f64 shift = 0x1.8p52 + 1022;
   vf64 t = korch_fma_f64(y, (vf64)0x1.71547652b82fep+0, (vf64)shift);
   vf64 q = korch_expm1_near_f64(korch_reduce_f64(y, t - shift));

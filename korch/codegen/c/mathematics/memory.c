@@ -19,21 +19,24 @@ FN v$T korch_load_$T(const $T *p) { return *(const korch_any_$T *)p; }
 //@ T = f32 f64 i64 i32 i16 i8 u64 u32 u16 u8
 FN void korch_store_$T($T *p, v$T v) { *(korch_any_$T *)p = v; }
 
-//@ T = f32 f64 i64 i32 i16 i8 u64 u32 u16 u8
-FN v$T korch_load_n_$T(const $T *p, int64_t n) {
-#if __AVX512BW__ || (__AVX2__ && KORCH_SIZE_$T >= 4)
-  return __builtin_masked_load(__builtin_convertvector(korch_first(n), korch_bits), p, (v$T)0);
+/* Masked loads and stores: AVX2 has them for 4 and 8 bytes, AVX-512 for all; branches elsewhere. */
+FN korch_bits korch_mask(int64_t n) { return __builtin_convertvector(korch_first(n), korch_bits); }
+
+//@ T = f32:__AVX2__ f64:__AVX2__ i64:__AVX2__ i32:__AVX2__ u64:__AVX2__ u32:__AVX2__ i16:__AVX512BW__ i8:__AVX512BW__ u16:__AVX512BW__ u8:__AVX512BW__
+FN v$T.0 korch_load_n_$T.0(const $T.0 *p, int64_t n) {
+#if $T.1
+  return __builtin_masked_load(korch_mask(n), p, (v$T.0)0);
 #else
-  v$T v = (v$T)0;
+  v$T.0 v = (v$T.0)0;
   _Pragma("clang loop unroll(full)") for (int i = 0; i < W; i++) if (i < n) v[i] = p[i];
   return v;
 #endif
 }
 
-//@ T = f32 f64 i64 i32 i16 i8 u64 u32 u16 u8
-FN void korch_store_n_$T($T *p, v$T v, int64_t n) {
-#if __AVX512BW__ || (__AVX2__ && KORCH_SIZE_$T >= 4)
-  __builtin_masked_store(__builtin_convertvector(korch_first(n), korch_bits), v, p);
+//@ T = f32:__AVX2__ f64:__AVX2__ i64:__AVX2__ i32:__AVX2__ u64:__AVX2__ u32:__AVX2__ i16:__AVX512BW__ i8:__AVX512BW__ u16:__AVX512BW__ u8:__AVX512BW__
+FN void korch_store_n_$T.0($T.0 *p, v$T.0 v, int64_t n) {
+#if $T.1
+  __builtin_masked_store(korch_mask(n), v, p);
 #else
   _Pragma("clang loop unroll(full)") for (int i = 0; i < W; i++) if (i < n) p[i] = v[i];
 #endif
