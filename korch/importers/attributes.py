@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, defs, helper
@@ -17,11 +16,7 @@ from korch.ir.types import DType, TensorType
 def tensor_array(tensor: TensorProto) -> np.ndarray:
     """The tensor as a read-only array; strings as an array of objects. InvalidModel when its data do not fit."""
     try:
-        if tensor.data_type == TensorProto.BFLOAT16 and tensor.raw_data:
-            bits = np.frombuffer(tensor.raw_data, dtype="<u2").reshape(tuple(tensor.dims))
-            array = bits.view(ml_dtypes.bfloat16)
-        else:
-            array = np.asarray(arrays.to_array(tensor))
+        array = np.asarray(arrays.to_array(tensor))
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidModel(f"tensor {tensor.name!r} cannot be read: {one_line(error)}") from error
     return read_only(array)
@@ -123,8 +118,6 @@ def element_type(dtype: np.dtype) -> int:
     """The TensorProto data type of a NumPy dtype."""
     if dtype.kind in "OUS":
         return TensorProto.STRING
-    if dtype == ml_dtypes.bfloat16:
-        return TensorProto.BFLOAT16
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
