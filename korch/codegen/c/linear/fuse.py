@@ -12,10 +12,11 @@ from korch.codegen.c.linear.problem import Arguments, Problem
 from korch.codegen.c.linear.tile import Columns, accumulator
 from korch.codegen.c.nest_reads import Indices
 from korch.codegen.c.nest_values import Node, Read
+from korch.ir.primitives import TABLE
 
 # Vector operations of one tile's epilogue up to which it is written out for every accumulator; beyond, the
 # accumulators go through memory and a loop over rows, which keeps the code small.
-UNROLLED = 200
+UNROLLED = 120
 _HEAVY = ("exp", "log", "log1p", "expm1", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
 
 
@@ -29,6 +30,10 @@ def epilogue(
     graph, lanes = problem.fragment.graph, problem.target.lanes()
     sources = arguments.sources(problem, graph.output_values)
     outputs = {v: arguments.memory(problem, v, "output") for v in graph.output_values}
+    element = place(variable("j", 0, length - 1), variable("c", 0, n - 1))
+    reached = forward_indices(graph, problem.result, element)
+    contiguous = all(v in reached and m.offset(reached[v]).stride("c") in (0, 1) for v, m in outputs.items())
+    heaviness = weight(problem, contiguous)
 
     def row(out: Writer, j: Index, columns: Columns, held: Callable[[int], str], cs: list[Index]) -> None:
         at = {place(j, c): held(v) for v, c in enumerate(cs)}
@@ -49,7 +54,7 @@ def epilogue(
         for v in range(columns.vectors):
             out.add(f"const int64_t c{v} = c + {v * lanes};")
         narrow = columns.vectors - 1 if columns.half else -1
-        if rows * columns.vectors * weight(problem) <= UNROLLED:
+        if rows * columns.vectors * heaviness <= UNROLLED:
             for r in range(rows):
                 out.add(f"const int64_t j{r} = j + {r};")
                 if columns.half:
@@ -77,14 +82,17 @@ def epilogue(
     return finish
 
 
-def weight(problem: Problem) -> int:
-    """Vector operations for each vector of the result, roughly."""
+def weight(problem: Problem, contiguous: bool) -> int:
+    """Vector operations for each vector of the result, roughly; `contiguous`: whether the outputs' lanes are."""
     graph = problem.fragment.graph
-    return 1 + sum(
+    sums = sum(
         20 if d.primitive in _HEAVY else 1
         for d in graph.definitions
-        if d is not problem.linear and not problem.after.isdisjoint(d.outputs)
+        if d is not problem.linear
+        and not problem.after.isdisjoint(d.outputs)
+        and TABLE[d.primitive].kind == "elementwise"
     )
+    return 1 + sums + (0 if contiguous else 20)
 
 
 @dataclass(frozen=True)

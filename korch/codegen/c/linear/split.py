@@ -110,17 +110,17 @@ def use_half(n: int, target: Target) -> bool:
 def tile_choices(n: int, rows: int, depth: int, row_step: int, target: Target) -> list[tuple[int, int]]:
     """Register tiles (rows, vectors) for `n` columns, the most promising first.
 
-    The estimate counts cycles of the arithmetic ports, the load ports and of B's way from the second-level cache.
+    The estimate counts cycles of the arithmetic ports, the load ports and of the way from the second-level cache.
     """
     lanes = target.lanes()
     found: dict[int, tuple[float, tuple[int, int]]] = {}
     for vectors in range(1, min(8, math.ceil(n / lanes)) + 1):
         most = (target.vector_registers - vectors - 1) // vectors
+        if most < min(4, rows):
+            continue  # B would be loaded for too few rows
         if row_step * 4 % 4096 == 0:
             most = min(most, 8)  # more rows than a first-level cache has ways would evict each other
         most = min(most, rows, 16)
-        if most < 1:
-            continue
         cost = _cycles(Panels(n, lanes, vectors, use_half(n, target)), Balanced.of(rows, most), depth, target)
         found[vectors] = (cost, (Balanced.of(rows, most).largest, vectors))
     return [tile for _, tile in sorted(found.values())]
@@ -138,5 +138,6 @@ def _cycles(panels: Panels, tiles: Balanced, depth: int, target: Target) -> floa
             loads = vectors * target.vector_bytes / 24
         for rows, pieces in ((tiles.size + 1, tiles.big), (tiles.size, tiles.count - tiles.big)):
             step = max(rows * vectors * issue, loads + rows * 0.3, 4.0)
-            total += count * pieces * (depth * step + 20 + 3 * rows * columns.vectors)
+            read = rows * depth * 4 / 32  # A comes from the second-level cache for each panel
+            total += count * pieces * (depth * step + read + 20 + 3 * rows * columns.vectors)
     return total

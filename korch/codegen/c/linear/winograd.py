@@ -1,66 +1,72 @@
-"""Winograd's minimal filtering for 3x3 convolutions with stride 1: F(2x2, 3x3) and F(4x4, 3x3).
+"""Winograd's minimal filtering for 3x3 convolutions with stride 1: F(4x4, 3x3) and F(2x2, 3x3).
 
-    Y = A' [ (G g G') . (B' d B) ] A        (Lavin and Gray, 2016)
+A tile of m x m outputs needs (m + 2)^2 products for each pair of channels instead of 9 m^2: 4 times fewer for
+m = 4, 2.25 times fewer for m = 2. Each of the (m + 2)^2 *positions* of the transformed tiles is a matrix product of
+its own, [tiles, C] x [C, O], on the register tile of the other families. Weights are transformed when they are
+packed.
 
-A tile of m x m outputs needs (m + 2)^2 products for each pair of channels instead of 9 m^2: 2.25 times fewer for
-m = 2, 4 times fewer for m = 4. Each of the (m + 2)^2 positions of transformed tiles is one matrix product,
-[tiles, C] x [C, O], on the register tile of the other families. Weights are transformed when they are packed.
+A task takes a block of tiles through the panels of output channels: the products of all positions with one panel,
+then the way back with whatever is fused, so that products never leave the second-level cache. The block's
+transformed tiles stay there too. Where all tiles are few and the weights many, the tiles are transformed first, and
+tasks are panels instead, so that each weight is read once.
 
-Where the weights are small, a task takes some tiles through all three steps, in its cache. Where they are large and
-the tiles few, the products are split over positions, so that all weights are read once.
+Rounding is not that of the direct sum (`is_exact` is false): F(2x2) is as accurate, F(4x4) some three times less.
+An input element that is not finite makes every output that reads it not finite, as the direct sum does, and may do
+so to the other outputs of its tiles.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from korch.codegen.c.linear.contraction import decode
-from korch.codegen.c.linear.fuse import epilogue
-from korch.codegen.c.linear.geometry import Conv, padded_rows
+from korch.codegen.c.index import to_c
+from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
+from korch.codegen.c.linear.geometry import Conv
+from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem
-from korch.codegen.c.linear.split import Balanced, Panels, tile_choices
-from korch.codegen.c.linear.tile import Columns, Walk, accumulator, stored_tile
+from korch.codegen.c.linear.split import SMALL_WORK, TASKS, Balanced, Panels, tile_choices
+from korch.codegen.c.linear.tile import Columns, Walk, accumulate, accumulator
+from korch.codegen.c.linear.winograd_transform import (
+    SCALED,
+    input_statements,
+    output_statements,
+    transformed_weights,
+)
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.target import Target
 
-# Bytes of a task's transformed tiles; the second-level cache holds its products and a panel of weights too.
-TILE_BYTES = 480 << 10
-MOST_TILES = 64
-# Where all tiles are fewer than this and the weights larger, tasks are positions rather than tiles.
-FEW_TILES = 100
-LARGE_WEIGHTS = 4 << 20
+# Below these sizes the transforms outweigh the products that they save.
+LEAST_CHANNELS, LEAST_LENGTH = 16, 4
+# Transformed tiles in a block, times positions: fewer reload the weights too often, more leave no room for them.
+FEWEST, MOST = 12 * 36, 32 * 36
+# As many tiles at most are one block whose panels are tasks.
+SHARED_TILES = 64
+# Of a copy of input rows: it should not displace much of what the second-level cache holds.
+PATCH_BYTES = 96 << 10
+LINE = 16  # floats of a cache line
 
-# F(4x4) interpolates at 0, -NEAR, NEAR, -FAR, FAR and infinity. These points, exact in binary, halve the error of the
-# usual 1 and 2 (relative RMS 1.0e-6 instead of 1.9e-6 for 128 channels; direct convolution has 1.7e-7).
-NEAR, FAR = 0.75, 1.5
 
-
-def filters(m: int) -> np.ndarray:
-    """G of the formula: (m + 2) x 3."""
-    if m == 2:
-        return np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    near, far = NEAR**2, FAR**2
-    scales = [1 / (2 * near * (near - far))] * 2 + [1 / (2 * far * (far - near))] * 2
-    points = [NEAR, -NEAR, FAR, -FAR]
-    rows = [[k, k * p, k * p * p] for k, p in zip(scales, points, strict=True)]
-    return np.array([[1 / (near * far), 0, 0], *rows, [0, 0, 1]])
+def is_exact(kernel: Kernel) -> bool:
+    """Whether a kernel adds up the products of its definition: for the numerics `strict`."""
+    return dict(kernel.parameters).get("exact", 1) == 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of one kernel. `grid` counts tiles; `tiles` cuts them (of one image) into tasks; `rows` cuts a
-    task's tiles into register tiles. Strides are in floats: `position` between the matrices of transformed tiles,
-    `product` between those of products (of a panel)."""
+    """The numbers of one kernel. `grid` counts the tiles of an image, `blocks` cuts the tiles of all images, `rows`
+    cuts a block's tiles into register tiles. Where `shared`, all tiles are transformed before tasks take panels.
+    Strides are in floats."""
 
     g: Conv
     m: int
     grid: tuple[int, int]
     panels: Panels
-    tiles: Balanced
+    blocks: Balanced
     rows: Balanced
-    split: bool
+    shared: bool
 
     @property
     def side(self) -> int:
@@ -71,203 +77,283 @@ class Plan:
         return self.side * self.side
 
     @property
-    def capacity(self) -> int:
-        """Tiles for which there is room: a task may compute one that does not exist."""
-        return self.tiles.largest
+    def row(self) -> int:
+        """From one transformed tile to the next."""
+        return row_step(self.g.channels)
 
     @property
-    def position(self) -> int:
-        return self.capacity * self.g.channels + 16  # 64 bytes against aliasing at 4 KB
+    def matrix(self) -> int:
+        """From one position's transformed tiles to the next's."""
+        return odd_lines(self.blocks.largest * self.row)
 
     @property
-    def padded(self) -> Conv:
-        """The convolution with all outputs of all tiles."""
-        return replace(self.g, rows=self.grid[0] * self.m, length=self.grid[1] * self.m)
+    def transformed(self) -> int:
+        """A block's transformed tiles."""
+        return self.positions * self.matrix
+
+    def product(self, columns: Columns) -> int:
+        """From one position's products with a panel to the next's."""
+        return odd_lines(self.blocks.largest * columns.width(self.panels.lanes))
 
     @property
-    def band(self) -> int:
-        """The most padded input rows that a task's tiles read."""
-        if self.split:
-            return self.side
-        crossed = min(self.grid[0], (self.capacity + self.grid[1] - 2) // self.grid[1] + 1)
-        return crossed * self.m + 2
+    def products(self) -> int:
+        """A block's products with one panel."""
+        return self.positions * max(self.product(columns) for _, _, columns in self.panels.runs())
 
-    @property
-    def line(self) -> int:
-        """Floats of a padded input row."""
-        return self.padded.padded[1] * self.g.channels
+
+def row_step(channels: int) -> int:
+    """Rows of a multiple of 1 KB would crowd into few sets of the first-level cache."""
+    return channels + LINE if channels % 256 == 0 else channels
+
+
+def odd_lines(floats: int) -> int:
+    """At least that many floats, in an odd number of cache lines: steps of them reach all sets of a cache."""
+    return (-(-floats // LINE) | 1) * LINE
 
 
 def winograd_kernels(problem: Problem, g: Conv, weights: Constant) -> tuple[Kernel, ...]:
-    """Kernels for a 3x3 convolution of stride 1, one for each m that its map is large enough for."""
+    """Kernels for a 3x3 convolution of stride 1, the one with the fewest products first; none for other ones."""
     if g.kernel != (3, 3) or g.strides != (1, 1) or g.dilations != (1, 1) or g.groups != 1:
         return ()
-    if min(g.channels, g.outputs) < 16 or min(g.rows, g.length) < 4:
+    if min(g.channels, g.outputs) < LEAST_CHANNELS or min(g.rows, g.length) < LEAST_LENGTH:
         return ()
-    return tuple(_kernel(problem, g, weights, m) for m in (4, 2))
+    return tuple(_kernel(problem, plan_of(g, m, problem.target), weights) for m in (4, 2))
 
 
-def _plan(problem: Problem, g: Conv, m: int) -> Plan:
+def plan_of(g: Conv, m: int, target: Target) -> Plan:
+    """The sizes that ran fastest where they were tried; they depend on shapes and the target only."""
     grid = (-(-g.rows // m), -(-g.length // m))
-    tiles, positions = math.prod(grid), (m + 2) ** 2
-    split = g.images * tiles < FEW_TILES and positions * g.channels * g.outputs * 4 > LARGE_WEIGHTS
-    most = max(8, min(MOST_TILES, TILE_BYTES // (positions * g.channels * 4)))
-    cut = Balanced(tiles, 1) if split else Balanced.of(tiles, most)
-    if not split and cut.count % 2 and cut.count > 1:
-        cut = Balanced(tiles, cut.count + 1)
-    rows, vectors = tile_choices(g.outputs, cut.largest, g.channels, g.channels, problem.target)[0]
-    return Plan(
-        g, m, grid, Panels(g.outputs, problem.target.lanes(), vectors), cut, Balanced.of(cut.largest, rows), split
-    )
+    tiles, positions = g.images * math.prod(grid), (m + 2) ** 2
+    work = 2.0 * positions * tiles * g.channels * g.outputs
+    weight_bytes = positions * g.channels * g.outputs * 4
+    shared = tiles <= SHARED_TILES and weight_bytes > target.l2_bytes
+    fitting = target.l2_bytes * 3 // 4 // (g.channels * 4)
+    most = min(max(fitting, FEWEST), MOST) // positions
+    count = 1
+    if not shared and work >= SMALL_WORK:
+        wanted = min(TASKS, int(2 * work / SMALL_WORK), tiles * positions // (MOST // 2))
+        count = max(-(-tiles // most), wanted, 2)
+        count += count % 2  # two threads share an even number better
+    blocks = Balanced(tiles, min(count, tiles))
+    lanes, step = target.lanes(), row_step(g.channels)
+    choices = tile_choices(g.outputs, blocks.largest, g.channels, step, target)
+    # Wide panels read the transformed tiles less often, but more than four vectors leave too few rows for each weight.
+    choices = [c for c in choices if c[1] <= 4][:2] or choices
+    uneven = {v: shared and Panels(g.outputs, lanes, v).count % 2 for _, v in choices}
+    rows, vectors = min(choices, key=lambda c: (uneven[c[1]], -c[1]))
+    panels = Panels(g.outputs, lanes, vectors)
+    return Plan(g, m, grid, panels, blocks, Balanced.of(blocks.largest, rows), shared)
 
 
-def _kernel(problem: Problem, g: Conv, weights: Constant, m: int) -> Kernel:
-    plan = _plan(problem, g, m)
-    arguments = Arguments()
-    key = f"winograd {m} panels of {plan.panels.vectors}x{plan.panels.lanes}: {weights.text}"
+def _kernel(problem: Problem, plan: Plan, weights: Constant) -> Kernel:
+    m, panels, arguments = plan.m, plan.panels, Arguments()
+    key = f"winograd {m}x{m} panels of {panels.vectors}x{panels.lanes}: {weights.text}"
     packed = arguments.pack(Packed(weights.weights, key, _packer(plan, weights)))
-    parts = ["typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;", _input(plan)]
-    walk = Walk(g.channels, (), g.channels)
-    for columns in dict.fromkeys(columns for _, _, columns in plan.panels.runs()):
-        parts += [stored_tile(rows, columns, walk, plan.panels.lanes) for rows in plan.rows.sizes()]
-        parts.append(_multiply(plan, columns))
-        parts.append(_output(problem, arguments, plan, columns))
-    steps, shared, private = (_split if plan.split else _whole)(problem, arguments, plan, packed)
-    parts += steps
-    parameters = (("m", m), ("mr", plan.rows.largest), ("nv", plan.panels.vectors))
+    source = _source(problem, arguments, plan)
+    parts = ["typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;", SCALED]
+    parts += [_input(plan), _patch(plan, source), _fill(plan, source)]
+    for columns in dict.fromkeys(columns for _, _, columns in panels.runs()):
+        parts += [_tile(plan, rows, columns) for rows in plan.rows.sizes()]
+        parts += [_multiply(plan, columns), _output(problem, arguments, plan, columns)]
+    scratch, private = 0, plan.products + plan.side * source.line + (0 if plan.shared else plan.transformed)
+    if plan.shared:
+        scratch = plan.blocks.count * plan.transformed * 4
+        phases = _shared(plan, source, packed, arguments.pointer(Argument("scratch")))
+    else:
+        phases = _private(plan, source, packed)
+    for name, (_, lines) in phases.items():
+        head = f"static void KERNEL_{name}(void *context, int64_t task, int64_t worker) {{"
+        parts.append("\n".join([head, *lines, "}"]))
+    calls = [f"korch_parallel(runtime, {tasks}, KERNEL_{name}, &context);" for name, (tasks, _) in phases.items()]
+    head = "void KERNEL(const korch_runtime *runtime, char *const *p) {"
+    parts.append("\n".join([head, "KERNEL_context context = {runtime, p};", *calls, "}"]))
+    parameters = (
+        ("exact", 0),
+        ("tiles", plan.blocks.largest),
+        ("mr", plan.rows.largest),
+        ("nv", panels.vectors),
+    )
     return Kernel(
-        "winograd",
+        f"winograd{m}x{m}",
         "\n".join(parts) + "\n",
         tuple(arguments.arguments),
         parameters,
         tuple(arguments.packed),
-        shared,
-        private,
+        scratch,
+        private * 4,
     )
 
 
 def _packer(plan: Plan, weights: Constant) -> Packer:
     def pack(*arrays: np.ndarray) -> np.ndarray:
         """[O, C, 3, 3] as panels [panel][position][C][width]."""
-        w = weights.evaluate(*arrays).astype(np.float64)
-        g = filters(plan.m)
-        transformed = np.einsum("xa,ocab,yb->xyco", g, w, g, optimize=True)
-        transformed = transformed.reshape(plan.positions * plan.g.channels, plan.g.outputs)
-        return plan.panels.pack(transformed.astype(np.float32))
+        found = transformed_weights(plan.m, weights.evaluate(*arrays))
+        return plan.panels.pack(found.reshape(-1, plan.g.outputs))
 
     return pack
 
 
-def _scaled(k: float, a: str, b: str) -> str:
-    """C text: k * a + b."""
-    return f"KERNEL_scaled({k!r}f, {a}, {b})"
+@dataclass(frozen=True)
+class Source:
+    """Where tiles are read.
+
+    Those inside of the input are read in place, where it lies channels-last: at the C pointer `base`, by the steps
+    of `place`. Others are copied with their padding, in runs of at most `run` neighbours, to a patch with rows of
+    `line` floats; `copy` are C statements for one such row (h, from column `left` to `right`, to `row`).
+    """
+
+    place: Place | None
+    base: str
+    run: int
+    line: int
+    copy: str
 
 
-def forward_input(m: int, d: list[str]) -> list[str]:
-    """B' d of m + 2 vectors, as C expressions."""
-    if m == 2:
-        return [f"{d[0]} - {d[2]}", f"{d[1]} + {d[2]}", f"{d[2]} - {d[1]}", f"{d[1]} - {d[3]}"]
-    near, far = NEAR**2, FAR**2
-    even, odd = _scaled(-far, d[2], d[4]), _scaled(-far, d[1], d[3])
-    even2, odd2 = _scaled(-near, d[2], d[4]), _scaled(-near, d[1], d[3])
-    return [
-        _scaled(near * far, d[0], _scaled(-near - far, d[2], d[4])),
-        _scaled(NEAR, odd, even),
-        _scaled(-NEAR, odd, even),
-        _scaled(FAR, odd2, even2),
-        _scaled(-FAR, odd2, even2),
-        _scaled(near * far, d[1], _scaled(-near - far, d[3], d[5])),
-    ]
-
-
-def forward_output(m: int, d: list[str]) -> list[str]:
-    """A' d of m + 2 vectors, as C expressions."""
-    if m == 2:
-        return [f"{d[0]} + {d[1]} + {d[2]}", f"{d[1]} - {d[2]} - {d[3]}"]
-    sum1, sum2 = f"({d[1]} + {d[2]})", f"({d[3]} + {d[4]})"
-    odd1, odd2 = f"({d[1]} - {d[2]})", f"({d[3]} - {d[4]})"
-    return [
-        f"{d[0]} + {sum1} + {sum2}",
-        _scaled(NEAR, odd1, f"{FAR!r}f * {odd2}"),
-        _scaled(NEAR**2, sum1, f"{FAR**2!r}f * {sum2}"),
-        _scaled(NEAR**3, odd1, _scaled(FAR**3, odd2, d[5])),
-    ]
-
-
-SCALED = (
-    "static inline __attribute__((always_inline)) vf32 KERNEL_scaled(float k, vf32 a, vf32 b) "
-    "{ return korch_fma_f32(korch_splat_f32(k), a, b); }"
-)
+def _source(problem: Problem, arguments: Arguments, plan: Plan) -> Source:
+    g, value = plan.g, problem.linear.inputs[0]
+    index = g.input_index(problem)
+    place = place_of(problem.fragment, value, index)
+    if place and (place.step("q") != 1 or place.step("h") is None or place.step("w") is None):
+        place = None
+    base, run = "", 1
+    if place:
+        base = f"(const float *){arguments.pointer(Argument('input', place.value))} + {to_c(place.offset, no_table)}"
+    else:
+        run = max(1, min(plan.grid[1], PATCH_BYTES // (4 * plan.side * plan.m * g.channels)))
+    line = -(-(run * plan.m + 2) * g.channels // LINE) * LINE
+    body = Plane(index, "from", "to", g.channels, f"row - left * {g.channels}", g.channels)
+    return Source(place, base, run, line, prologue(problem, arguments, value, body))
 
 
 def _input(plan: Plan) -> str:
-    """A function that transforms one tile: `x` is its first element, `v` its row in the first position's matrix."""
-    side, lanes, channels = plan.side, plan.panels.lanes, plan.g.channels
+    """A function that transforms one tile: `x` is its first element, `v` its row of the first position's matrix."""
+    m, side, lanes, channels = plan.m, plan.side, plan.panels.lanes, plan.g.channels
 
     def step(valid: int) -> list[str]:
-        lines: list[str] = []
-        for column in range(side):
-            for row in range(side):
-                at = f"x + {row * plan.line + column * channels} + q"
-                load = f"korch_load_f32({at})" if valid == lanes else f"korch_load_n_f32({at}, {valid})"
-                lines.append(f"const vf32 d{row}_{column} = {load};")
-            found = forward_input(plan.m, [f"d{row}_{column}" for row in range(side)])
-            lines += [f"const vf32 e{row}_{column} = {text};" for row, text in enumerate(found)]
-        for row in range(side):
-            found = forward_input(plan.m, [f"e{row}_{column}" for column in range(side)])
-            for column, text in enumerate(found):
-                at = f"v + {(row * side + column) * plan.position} + q"
-                if valid == lanes:
-                    lines.append(f"korch_store_f32({at}, {text});")
-                else:
-                    lines.append(f"korch_store_n_f32({at}, {text}, {valid});")
-        return lines
+        partial, n = ("", "") if valid == lanes else ("_n", f", {valid}")
+        load = f"korch_load{partial}_f32(x + {{row}} * row + {{column}} * column + q{n})"
+        store = f"korch_store{partial}_f32(v + {{at}} * {plan.matrix} + q, {{value}}{n});"
+        return input_statements(m, load, store)
 
+    # The next tile of the row is four columns on: it is asked for early, once for each cache line.
+    ahead = [
+        f"__builtin_prefetch(x + {row} * row + {column + m} * column + q, 0, 2);"
+        for row in range(side)
+        for column in range(2, side)
+    ]
+    if lanes < LINE:
+        ahead = [f"if (q % {LINE} == 0) {{", *ahead, "}"]
     whole, rest = channels // lanes * lanes, channels % lanes
-    return "\n".join(
-        [
-            SCALED,
-            "static void KERNEL_input(const float *x, float *v) {",
-            f"for (int64_t q = 0; q < {whole}; q += {lanes}) {{",
-            *step(lanes),
-            "}",
-            *([f"{{ const int64_t q = {whole};", *step(rest), "}"] if rest else []),
-            "}",
-        ]
-    )
-
-
-def _multiply(plan: Plan, columns: Columns) -> str:
-    """All tiles of one position for one panel: `to` [tile][width]."""
-    rows, width = plan.rows, columns.width(plan.panels.lanes)
-    call = f"_{columns.name}(a + t * {plan.g.channels}, b, to + t * {width});"
-    lines = [f"static void KERNEL_multiply_{columns.name}(const float *a, const float *b, float *to) {{"]
-    split = rows.big * (rows.size + 1)
-    if rows.big:
-        lines.append(f"for (int64_t t = 0; t < {split}; t += {rows.size + 1}) KERNEL_tile_{rows.size + 1}{call}")
-    lines.append(f"for (int64_t t = {split}; t < {rows.total}; t += {rows.size}) KERNEL_tile_{rows.size}{call}")
+    lines = [
+        "static void KERNEL_input(const float *x, int64_t row, int64_t column, float *v) {",
+        f"for (int64_t q = 0; q < {whole}; q += {lanes}) {{",
+        *ahead,
+        *step(lanes),
+        "}",
+    ]
+    if rest:
+        lines += [f"{{ const int64_t q = {whole};", *step(rest), "}"]
     return "\n".join([*lines, "}"])
 
 
-def _output(problem: Problem, arguments: Arguments, plan: Plan, columns: Columns) -> str:
-    """A function that transforms one tile's products back and stores its outputs.
+def _patch(plan: Plan, source: Source) -> str:
+    """A function that copies the input columns `left` to `right` of the tiles in row y, with their padding."""
+    g, width = plan.g, plan.g.channels * 4
+    lines = [
+        "static void KERNEL_patch(char *const *p, int64_t o0, int64_t y, int64_t left, int64_t right, float *patch) {",
+        "const int64_t o1 = 0;",
+        f"const int64_t from = left < 0 ? 0 : left, to = right > {g.width} ? {g.width} : right;",
+        f"for (int64_t r = 0; r < {plan.side}; ++r) {{",
+        f"const int64_t h = y * {plan.m} - {g.pads[0]} + r;",
+        f"float *row = patch + r * {source.line};",
+        f"if (h < 0 || h >= {g.height} || from >= to) {{",
+        f"__builtin_memset(row, 0, (size_t)(right - left) * {width});",
+        "continue;",
+        "}",
+        f"__builtin_memset(row, 0, (size_t)(from - left) * {width});",
+        f"__builtin_memset(row + (to - left) * {g.channels}, 0, (size_t)(right - to) * {width});",
+        source.copy,
+        "} }",
+    ]
+    return "\n".join(lines)
 
-    `from` is the tile's row in the first position's products, `step` leads to the next position's.
-    """
-    g, m, side, lanes = plan.g, plan.m, plan.side, plan.panels.lanes
+
+def _fill(plan: Plan, source: Source) -> str:
+    """A function that transforms the tiles `first` to `last`; `v` is the first one's row."""
+    g, m = plan.g, plan.m
+    rows, columns = plan.grid
+    lines = [
+        "static void KERNEL_fill(char *const *p, int64_t first, int64_t last, float *v, float *patch) {",
+        "for (int64_t t = first; t < last;) {",
+        f"const int64_t x = t % {columns}, y = t / {columns} % {rows}, o0 = t / {rows * columns}, o1 = 0;",
+    ]
+    if source.place:
+        sizes = zip(g.pads, (g.height, g.width), strict=True)
+        (top, bottom), (left, right) = ((-(-pad // m), (size + pad - plan.side) // m) for pad, size in sizes)
+        row, column = source.place.step("h"), source.place.step("w")
+        lines += [
+            f"if (y >= {top} && y <= {bottom} && x >= {left} && x <= {right}) {{",
+            f"const int64_t h = y * {m} - {g.pads[0]}, w = x * {m} - {g.pads[1]}, q = 0;",
+            f"KERNEL_input({source.base}, {row}, {column}, v);",
+            f"++t, v += {plan.row};",
+            "continue;",
+            "}",
+        ]
+    lines += [
+        f"int64_t run = {columns} - x < last - t ? {columns} - x : last - t;",
+        f"if (run > {source.run}) run = {source.run};",
+        f"const int64_t edge = x * {m} - {g.pads[1]};",
+        f"KERNEL_patch(p, o0, y, edge, edge + run * {m} + 2, patch);",
+        f"for (int64_t k = 0; k < run; ++k, v += {plan.row})",
+        f"KERNEL_input(patch + k * {m * g.channels}, {source.line}, {g.channels}, v);",
+        "t += run;",
+        "} }",
+    ]
+    return "\n".join(lines)
+
+
+def _tile(plan: Plan, rows: int, columns: Columns) -> str:
+    """A register tile whose accumulators go to `to` [row][width]."""
+    lanes = plan.panels.lanes
+    width = columns.width(lanes)
+    stores = [
+        f"korch_store_f32(to + {r * width + v * lanes}, {accumulator(r, v)});"
+        for r in range(rows)
+        for v in range(columns.vectors)
+    ]
+    body = accumulate(rows, columns, Walk(plan.row, (), plan.g.channels), lanes)
+    head = f"static __attribute__((noinline)) void KERNEL_tile_{rows}_{columns.name}"
+    return "\n".join([f"{head}(const float *a, const float *b, float *to) {{", body, *stores, "}"])
+
+
+def _multiply(plan: Plan, columns: Columns) -> str:
+    """A function that multiplies all positions of a block by one panel."""
+    rows, width = plan.rows, columns.width(plan.panels.lanes)
+    call = f"_{columns.name}(a + t * {plan.row}, b, to + t * {width});"
+    split = rows.big * (rows.size + 1)
+    lines = [
+        f"static void KERNEL_multiply_{columns.name}(const float *a, const float *b, float *to) {{",
+        f"for (int64_t x = 0; x < {plan.positions}; ++x) {{",
+    ]
+    if rows.big:
+        lines.append(f"for (int64_t t = 0; t < {split}; t += {rows.size + 1}) KERNEL_tile_{rows.size + 1}{call}")
+    lines += [
+        f"for (int64_t t = {split}; t < {rows.total}; t += {rows.size}) KERNEL_tile_{rows.size}{call}",
+        f"a += {plan.matrix}; b += {plan.g.channels * width}; to += {plan.product(columns)};",
+        "} }",
+    ]
+    return "\n".join(lines)
+
+
+def _output(problem: Problem, arguments: Arguments, plan: Plan, columns: Columns) -> str:
+    """A function that transforms one panel's products of the tiles `first` to `last` back, and stores the outputs."""
+    g, m, lanes = plan.g, plan.m, plan.panels.lanes
     finish = epilogue(problem, arguments, lambda j, c: g.result_index(problem, j, c), g.length, g.outputs)
     rest = g.length % m
 
     def vector(valid: int) -> list[str]:
-        lines: list[str] = []
-        for column in range(side):
-            for row in range(side):
-                lines.append(f"const vf32 d{row}_{column} = korch_load_f32(from + {row * side + column} * step);")
-            found = forward_output(m, [f"d{row}_{column}" for row in range(side)])
-            lines += [f"const vf32 e{row}_{column} = {text};" for row, text in enumerate(found)]
-        for row in range(m):
-            found = forward_output(m, [f"e{row}_{column}" for column in range(side)])
-            lines += [f"outputs[{row}][{column}] = {text};" for column, text in enumerate(found)]
+        load = f"korch_load_f32(from + {{at}} * {plan.product(columns)})"
+        lines = output_statements(m, load, "outputs[{row}][{column}] = {value};")
         lines.append(f"for (int64_t r = 0; r < {m} && y * {m} + r < {g.rows}; ++r) {{")
         lines.append(f"const int64_t i = y * {m} + r, j = x * {m};")
         lines += [f"const vf32 {accumulator(k, 0)} = outputs[r][{k}];" for k in range(m)]
@@ -275,162 +361,82 @@ def _output(problem: Problem, arguments: Arguments, plan: Plan, columns: Columns
             lines += [f"if (x == {plan.grid[1] - 1}) {{", finish(rest, Columns(1, valid)), "} else"]
         return [*lines, "{", finish(m, Columns(1, valid)), "} }"]
 
-    whole = columns.valid(lanes) // lanes
+    whole, width = columns.valid(lanes) // lanes, columns.width(lanes)
     lines = [
-        f"static void KERNEL_output_{columns.name}(char *const *p, const float *from, int64_t step, "
-        "int64_t o0, int64_t y, int64_t x, int64_t c) {",
-        f"const int64_t o1 = 0; vf32 outputs[{m}][{m}];",
+        f"static void KERNEL_output_{columns.name}(char *const *p, const float *products, "
+        "int64_t first, int64_t last, int64_t column) {",
+        f"vf32 outputs[{m}][{m}];",
+        f"for (int64_t t = first; t < last; ++t, products += {width}) {{",
+        f"const int64_t x = t % {plan.grid[1]}, y = t / {plan.grid[1]} % {plan.grid[0]};",
+        f"const int64_t o0 = t / {math.prod(plan.grid)}, o1 = 0;",
+        "const float *from = products;",
+        "int64_t c = column;",
     ]
     if whole:
         lines.append(f"for (int64_t left = {whole}; left > 0; --left, c += {lanes}, from += {lanes}) {{")
         lines += [*vector(lanes), "}"]
     if columns.tail < lanes:
         lines += ["{", *vector(columns.tail), "}"]
-    return "\n".join([*lines, "}"])
+    return "\n".join([*lines, "} }"])
 
 
-def _panel_loops(plan: Plan, low: str, high: str, body: dict[str, list[str]]) -> list[str]:
-    """Loops over the panels from `low` to `high`, with c (the first column) and width; a body by columns."""
-    lines: list[str] = []
-    column, lanes = 0, plan.panels.lanes
+# A phase: its number of tasks, and the C statements of one.
+Phases = dict[str, tuple[int, list[str]]]
+
+
+def _start(plan: Plan) -> list[str]:
+    return [
+        "char *const *p = ((KERNEL_context *)context)->p;",
+        "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
+        "float *products = (float *)(runtime->scratch + worker * runtime->scratch_stride);",
+        f"float *patch = products + {plan.products};",
+        f"const int64_t block = task % {plan.blocks.count};",
+        f"const int64_t first = {plan.blocks.start('block')}, last = {plan.blocks.start('block + 1')};",
+    ]
+
+
+def _private(plan: Plan, source: Source, packed: str) -> Phases:
+    """A task is a block of tiles; it transforms them itself."""
+    largest = plan.blocks.largest
+    body = [
+        *_start(plan),
+        f"float *tiles = patch + {plan.side * source.line};",
+        # All blocks are multiplied as if they were the largest.
+        f"if (last - first < {largest}) for (int64_t x = 0; x < {plan.positions}; ++x)",
+        f"__builtin_memset(tiles + x * {plan.matrix} + {(largest - 1) * plan.row}, 0, {plan.g.channels * 4});",
+        "KERNEL_fill(p, first, last, tiles, patch);",
+        *_panels(plan, packed, "0", str(plan.panels.count)),
+    ]
+    return {"task": (plan.blocks.count, body)}
+
+
+def _shared(plan: Plan, source: Source, packed: str, scratch: str) -> Phases:
+    """Tasks transform some tiles each; when all are done, a task is a panel."""
+    parts = Balanced(plan.blocks.total, min(TASKS, plan.blocks.total))
+    tiles = f"float *tiles = (float *){scratch};"
+    fill = [
+        *_start(plan),
+        tiles,
+        f"const int64_t lo = {parts.start('task')}, hi = {parts.start('task + 1')};",
+        f"KERNEL_fill(p, lo, hi, tiles + lo * {plan.row}, patch);",
+    ]
+    multiply = [*_start(plan), tiles, *_panels(plan, packed, "task", "task + 1")]
+    return {"transform": (parts.count, fill), "task": (plan.panels.count, multiply)}
+
+
+def _panels(plan: Plan, packed: str, low: str, high: str) -> list[str]:
+    """C statements that multiply a block by panels `low` to `high`, and finish."""
+    lanes, column = plan.panels.lanes, 0
+    lines = [f"const int64_t from = {low}, to = {high};"]
     for start, count, columns in plan.panels.runs():
-        end, width = start + count, columns.width(lanes)
+        end = start + count
         lines += [
-            f"for (int64_t q = {low} > {start} ? {low} : {start}; q < ({high} < {end} ? {high} : {end}); ++q) {{",
-            f"const int64_t c = {column} + (q - {start}) * {columns.vectors * lanes}, width = {width};",
-            *body[columns.name],
+            f"for (int64_t q = from > {start} ? from : {start}; q < (to < {end} ? to : {end}); ++q) {{",
+            f"const int64_t c = {column} + (q - {start}) * {columns.vectors * lanes};",
+            f"const float *b = (const float *){packed} + c * {plan.positions * plan.g.channels};",
+            f"KERNEL_multiply_{columns.name}(tiles, b, products);",
+            f"KERNEL_output_{columns.name}(p, products, first, last, c);",
             "}",
         ]
         column += count * columns.valid(lanes)
     return lines
-
-
-def _whole(problem: Problem, arguments: Arguments, plan: Plan, packed: str) -> tuple[list[str], int, int]:
-    """A task takes some tiles through all steps. C text, shared and private bytes."""
-    g, capacity, positions = plan.g, plan.capacity, plan.positions
-    band = -(-plan.band * plan.line // 16) * 16
-    transformed = positions * plan.position
-    widest = max(columns.width(plan.panels.lanes) for _, _, columns in plan.panels.runs())
-    body = {
-        columns.name: [
-            f"const float *b = (const float *){packed} + c * {positions * g.channels};",
-            f"for (int64_t x = 0; x < {positions}; ++x)",
-            f"KERNEL_multiply_{columns.name}(tiles + x * {plan.position}, b + x * {g.channels} * width, "
-            f"products + x * {capacity} * width);",
-            "for (int64_t t = first; t < last; ++t)",
-            f"KERNEL_output_{columns.name}(p, products + (t - first) * width, {capacity} * width, "
-            f"o0, t / {plan.grid[1]}, t % {plan.grid[1]}, c);",
-        ]
-        for _, _, columns in plan.panels.runs()
-    }
-    lines = [
-        "static void KERNEL_task(void *context, int64_t task, int64_t worker) {",
-        "char *const *p = ((KERNEL_context *)context)->p;",
-        "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
-        "float *rows = (float *)(runtime->scratch + worker * runtime->scratch_stride);",
-        f"float *tiles = rows + {band}, *products = tiles + {transformed};",
-        f"const int64_t block = task % {plan.tiles.count}, o0 = task / {plan.tiles.count}, o1 = 0;",
-        f"const int64_t first = {plan.tiles.start('block')}, last = {plan.tiles.start('block + 1')};",
-        f"const int64_t above = first / {plan.grid[1]}, below = (last - 1) / {plan.grid[1]};",
-        "{",
-        padded_rows(
-            problem,
-            arguments,
-            plan.padded,
-            problem.linear.inputs[0],
-            f"above * {plan.m}",
-            f"below * {plan.m} + {plan.side}",
-            "rows",
-        ),
-        "}",
-        f"if (last - first < {capacity}) for (int64_t x = 0; x < {positions}; ++x)",
-        f"__builtin_memset(tiles + x * {plan.position} + (last - first) * {g.channels}, 0, {g.channels * 4});",
-        "for (int64_t t = first; t < last; ++t)",
-        f"KERNEL_input(rows + (t / {plan.grid[1]} - above) * {plan.m * plan.line} "
-        f"+ t % {plan.grid[1]} * {plan.m * g.channels}, tiles + (t - first) * {g.channels});",
-        *_panel_loops(plan, "0", str(plan.panels.count), body),
-        "}",
-        "void KERNEL(const korch_runtime *runtime, char *const *p) {",
-        "KERNEL_context context = {runtime, p};",
-        f"korch_parallel(runtime, {g.images * plan.tiles.count}, KERNEL_task, &context);",
-        "}",
-    ]
-    return lines, 0, (band + transformed + positions * capacity * widest) * 4
-
-
-def _split(problem: Problem, arguments: Arguments, plan: Plan, packed: str) -> tuple[list[str], int, int]:
-    """Three steps, each over all tiles; the products are split over positions and panels."""
-    g, capacity, positions, grid = plan.g, plan.capacity, plan.positions, plan.grid
-    pointer = f"(float *){arguments.pointer(Argument('scratch'))}"
-    transformed = positions * plan.position
-    widths = plan.panels.floats(1)
-    product = capacity * widths + 16
-    chunks = min(plan.panels.count, 4)
-    cut = Balanced(plan.panels.count, chunks)
-    image = transformed + positions * product
-    multiply = {
-        columns.name: [
-            f"KERNEL_multiply_{columns.name}(tiles + o1 * {plan.position}, "
-            f"(const float *){packed} + c * {positions * g.channels} + o1 * {g.channels} * width, "
-            f"products + o1 * {product} + c * {capacity});"
-        ]
-        for _, _, columns in plan.panels.runs()
-    }
-    output = {
-        columns.name: [
-            f"for (int64_t x = 0; x < {grid[1]}; ++x)",
-            f"KERNEL_output_{columns.name}(p, products + c * {capacity} + (o1 * {grid[1]} + x) * width, {product}, "
-            "o0, o1, x, c);",
-        ]
-        for _, _, columns in plan.panels.runs()
-    }
-    rows = padded_rows(
-        problem,
-        arguments,
-        plan.padded,
-        problem.linear.inputs[0],
-        f"y * {plan.m}",
-        f"y * {plan.m} + {plan.side}",
-        "rows",
-    )
-    steps = {
-        "transform": (
-            (g.images, grid[0]),
-            [
-                "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
-                "float *rows = (float *)(runtime->scratch + worker * runtime->scratch_stride);",
-                "const int64_t y = o1; { const int64_t o1 = 0;",
-                rows,
-                "}",
-                f"for (int64_t x = 0; x < {grid[1]}; ++x)",
-                f"KERNEL_input(rows + x * {plan.m * g.channels}, tiles + (y * {grid[1]} + x) * {g.channels});",
-            ],
-        ),
-        "multiply": (
-            (g.images, positions, chunks),
-            [
-                f"const int64_t low = {cut.start('o2')}, high = {cut.start('o2 + 1')};",
-                *_panel_loops(plan, "low", "high", multiply),
-            ],
-        ),
-        "restore": ((g.images, grid[0]), _panel_loops(plan, "0", str(plan.panels.count), output)),
-    }
-    lines: list[str] = []
-    calls: list[str] = []
-    for name, (extents, body) in steps.items():
-        lines += [
-            f"static void KERNEL_{name}(void *context, int64_t task, int64_t worker) {{",
-            "char *const *p = ((KERNEL_context *)context)->p;",
-            *decode(extents),
-            f"float *tiles = {pointer} + o0 * {image}, *products = tiles + {transformed};",
-            *body,
-            "}",
-        ]
-        calls.append(f"korch_parallel(runtime, {math.prod(extents)}, KERNEL_{name}, &context);")
-    lines += [
-        "void KERNEL(const korch_runtime *runtime, char *const *p) {",
-        "KERNEL_context context = {runtime, p};",
-        *calls,
-        "}",
-    ]
-    return lines, g.images * image * 4, plan.band * plan.line * 4
