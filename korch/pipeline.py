@@ -7,7 +7,7 @@ Each step is a function of another package; this module only joins them.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import os
 import platform
 import tempfile
@@ -23,7 +23,7 @@ from korch.artifact.build import architecture_of
 from korch.artifact.pack import Artifact, Plan, Tensor, Weights, pack
 from korch.cache_dir import korch_cache_dir
 from korch.candidates.build import Candidates, candidates_of
-from korch.candidates.candidate import Candidate
+from korch.candidates.candidate import fragment_of, labels_of, structures_of
 from korch.candidates.groups import groups_of
 from korch.codegen.c.fusible import fusible
 from korch.codegen.c.program import Alias, Program, Step, generate_program
@@ -32,16 +32,22 @@ from korch.codegen.toolchain import Toolchain, compile_shared, find_toolchain, w
 from korch.costs.bounds import Ceilings, lower_bound
 from korch.costs.database import Database, database_path
 from korch.costs.machine import measure_ceilings
-from korch.costs.measure import Choice, Measurer, Setting
+from korch.costs.measure import Dropped, Measurer, Setting
 from korch.costs.runtime import runtime_library
 from korch.errors import ArtifactError, InvalidInput, ToolchainError
 from korch.fission.fission import fission
 from korch.importers.onnx import import_onnx
 from korch.importers.operators import OperatorGraph
+from korch.inputs import read_inputs
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Graph
 from korch.model import Model
-from korch.selection.baselines import greedy_partition, per_operator_partition
+from korch.reference import reference_outputs
+from korch.selection.baselines import partitions_of
+from korch.selection.lazy import Certificate, orchestrate
+from korch.selection.lazy import Plan as SelectedPlan
+from korch.selection.lazy import Progress as SearchProgress
+from korch.verify import Verification, compare
 
 Progress = Callable[[str, int, int], None]
 NUMERICS = ("strict", "default")
@@ -76,13 +82,13 @@ class Summary:
     objective_us: float
     bound_us: float
     gap: float
-    greedy_us: float
-    per_operator_us: float
+    greedy_us: float | None
+    per_operator_us: float | None
     seconds: float
     dropped: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _plain(asdict(self))
 
 
 def resolve_threads(threads: int) -> int:
@@ -122,31 +128,27 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
     setting = setting_for(graph, toolchain, target, resolve_threads(options.threads))
     with Database(database_path()) as database:
         measurer = Measurer(setting, database, progress)
-        ceilings = known_ceilings(setting, database)
-        orchestration = orchestrate_candidates(candidates, measurer, ceilings, options.budget, progress)
+        found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
     progress("generate", 0, 0)
-    steps = plan_steps(graph, orchestration, measurer)
+    steps = plan_steps(graph, found.plan, measurer)
     program = generate_program(graph, steps, target)
     code = compile_program(program, toolchain, target)
-    certificate = orchestration.certificate
-    artifact = make_artifact(operators, graph, steps, program, code, setting, certificate_json(certificate, options))
-    pack(artifact, output)
+    pack(make_artifact(operators, graph, found, steps, program, code, setting, options), output)
+    c = found.certificate
     return Summary(
         operators=len(operators.operators),
         primitives=len(graph.definitions),
-        candidates=certificate.candidates,
-        distinct=certificate.distinct,
-        measured=measurer.measured,
+        candidates=c.candidates,
+        distinct=c.distinct,
+        measured=c.measured,
         kernels=len(program.kernels),
-        objective_us=certificate.objective_us,
-        bound_us=certificate.bound_us,
-        gap=certificate.gap,
-        greedy_us=certificate.greedy_us,
-        per_operator_us=certificate.per_operator_us,
+        objective_us=c.objective_us,
+        bound_us=c.bound_us,
+        gap=c.gap,
+        greedy_us=c.greedy_us,
+        per_operator_us=c.per_operator_us,
         seconds=time.monotonic() - started,
-        dropped=tuple(
-            f"{d.label} for {_operators_of(graph, d.fragment)}: {d.reason}" for d in measurer.dropped
-        ),
+        dropped=tuple(_dropped_text(d) for d in measurer.dropped if d.broken),
     )
 
 
@@ -156,21 +158,137 @@ def runnable_target(name: str) -> Target:
     missing = set(target.features) - host_features()
     if missing or architecture_of(target) != platform.machine():
         lacks = ", ".join(sorted(missing)) or architecture_of(target)
-        raise ToolchainError(f"target {name} cannot be measured on this machine (it lacks {lacks}); optimize on one that can")
+        raise ToolchainError(
+            f"target {name} cannot be measured on this machine (it lacks {lacks}); optimize on one that can"
+        )
     return host_target() if target.name == host_target().name else target
 
 
 def enumerate_candidates(graph: Graph) -> Candidates:
     """All candidates, those of the two baselines among them."""
-    return candidates_of(
-        graph,
-        groups_of(graph, fusible),
-        fusible,
-        partitions={
-            "greedy": greedy_partition(graph, fusible),
-            "per_operator": per_operator_partition(graph, fusible),
-        },
+    grouping = groups_of(graph, fusible)
+    return candidates_of(graph, grouping, fusible, partitions=partitions_of(graph, grouping, fusible))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The chosen plan with its certificate, the fragment of each structure, and the names of the graph's values in
+    each column's fragment."""
+
+    plan: SelectedPlan
+    certificate: Certificate
+    fragments: Mapping[str, Fragment]
+
+
+def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, budget: float | None) -> Found:
+    """The cheapest plan: structures are bounded, measured where it matters, and the program solved."""
+    graph = candidates.graph
+    structures = structures_of(graph, candidates.columns)
+    keys, fragments = structures.keys, structures.fragments
+    bounds = {key: lower_bound(fragment, ceilings) for key, fragment in fragments.items()}
+
+    def measure(wanted: list[str]) -> dict[str, float | None]:
+        chosen = measurer.measure([fragments[key] for key in wanted])
+        return {key: choice.microseconds if choice else None for key, choice in chosen.items()}
+
+    def tell(at: SearchProgress) -> None:
+        measurer.progress(f"{at.phase}: best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms", 0, 0)
+
+    plan, certificate = orchestrate(
+        candidates, keys, bounds, measure, budget=math.inf if budget is None else budget, progress=tell
     )
+    return Found(plan, certificate, fragments)
+
+
+def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Step | Alias]:
+    """The plan's candidates as calls of their cheapest kernels."""
+    labels = labels_of(graph)
+    steps: list[Step | Alias] = []
+    for candidate in plan.kernels:
+        if candidate.kind == "alias":
+            steps.append(Alias(candidate.inputs[0], candidate.outputs[0]))
+            continue
+        fragment, names = fragment_of(graph, candidate, labels)
+        choice = measurer.measure([fragment])[fragment.key]
+        assert choice is not None
+        steps.append(Step(fragment, choice.kernel, names))
+    return steps
+
+
+def make_artifact(
+    operators: OperatorGraph,
+    graph: Graph,
+    found: Found,
+    steps: Sequence[Step | Alias],
+    program: Program,
+    code: bytes,
+    setting: Setting,
+    options: Options,
+) -> Artifact:
+    """What goes into the file."""
+    called = [(c, cost) for c, cost in zip(found.plan.kernels, found.plan.costs, strict=True) if c.kind != "alias"]
+    made = [s for s in steps if isinstance(s, Step)]
+    kernels = tuple(
+        {
+            "name": name,
+            "family": step.kernel.label,
+            "cost_us": cost,
+            "operators": list(dict.fromkeys(graph.definitions[d].origin for d in c.definitions)) or ["(layout copy)"],
+            "fragment": step.fragment.text,
+        }
+        for (c, cost), name, step in zip(called, program.kernels, made, strict=True)
+    )
+    plan = Plan(
+        target=setting.target,
+        inputs=tuple(graph.types[v].shape for v in graph.input_values),
+        outputs=tuple(graph.types[v].shape for v in graph.output_values),
+        code=code,
+        weights=Weights(program.weight_bytes, program.weights),
+        source=program.source,
+        threads=setting.threads,
+        arena_bytes=program.arena_bytes,
+        worker_scratch_bytes=program.worker_scratch_bytes,
+        kernels=kernels,
+        certificate=_plain({**asdict(found.certificate), "numerics": options.numerics}),
+    )
+    architecture = architecture_of(setting.target)
+    return Artifact(
+        inputs=tuple(Tensor(name, graph.types[v].dtype.value) for name, v in graph.inputs),
+        outputs=tuple(Tensor(name, graph.types[v].dtype.value) for name, v in graph.outputs),
+        plans=(plan,),
+        runtimes={architecture: setting.runtime.read_bytes()},
+        model={"name": operators.name},
+    )
+
+
+def verify_model(
+    model: Any,
+    optimized: Path | None,
+    options: Options,
+    inputs: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Verification:
+    """Runs the optimized model and the reference evaluator on the same inputs (`korch.inputs.read_inputs`)."""
+    loaded = optimize_model(model, options, progress) if optimized is None else Model(optimized)
+    values = read_inputs(inputs, loaded.inputs, seed)
+    got = loaded.run(values)
+    progress("run the reference evaluator", 0, 0)
+    return compare(got, reference_outputs(model, values))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: NumPy's numbers become Python's, an infinity None."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _dropped_text(d: Dropped) -> str:
+    operators = ", ".join(x.primitive for x in d.fragment.graph.definitions[:6])
+    return f"{d.label} ({operators}): {d.reason}"
 
 
 def setting_for(graph: Graph, toolchain: Toolchain, target: Target, threads: int) -> Setting:
@@ -204,18 +322,6 @@ def known_ceilings(setting: Setting, database: Database) -> Ceilings:
     found = measure_ceilings(setting)
     database.store_fact("ceilings", setting.text, asdict(found))
     return found
-
-
-def plan_steps(graph: Graph, plan: Sequence[Candidate], choices: Mapping[Candidate, tuple[Fragment, Choice, Mapping[str, str]]]) -> list[Step | Alias]:
-    """The plan's candidates as calls of their cheapest kernels."""
-    steps: list[Step | Alias] = []
-    for candidate in plan:
-        if candidate.kind == "alias":
-            steps.append(Alias(candidate.inputs[0], candidate.outputs[0]))
-        else:
-            fragment, choice, names = choices[candidate]
-            steps.append(Step(fragment, choice.kernel, names))
-    return steps
 
 
 def compile_program(program: Program, toolchain: Toolchain, target: Target) -> bytes:

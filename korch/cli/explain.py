@@ -18,13 +18,15 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Show the plan: each kernel, what it computes, its measured cost, and the certificate."""
-    from korch.report.text import explain_kernel, explain_plan, read_artifact
+    from korch.artifact.format import open_artifact
+    from korch.report.text import explain_kernel, explain_plan
 
     with errors_in_one_line():
-        artifact = read_artifact(model)
+        artifact = open_artifact(model)
         if json:
             print_json(artifact.manifest)
         elif kernel is not None:
-            say(explain_kernel(artifact, kernel))
+            sources = {plan["source"]: artifact.read(plan["source"]).decode() for plan in artifact.manifest["plans"]}
+            say(explain_kernel(artifact.manifest, sources, kernel))
         else:
-            say(explain_plan(artifact))
+            say(explain_plan(artifact.manifest))

@@ -42,9 +42,7 @@ _OPERATIONS = {
     "sqrt": 2.0,
 }
 # Primitives that need not read the whole of their first input.
-_SELECTIVE = frozenset(
-    {"slice", "take", "gather", "gather_elements", "gather_nd", "window_max", "window_sum", "conv"}
-)
+_SELECTIVE = frozenset({"slice", "take", "gather", "gather_elements", "gather_nd", "window_max", "window_sum", "conv"})
 
 
 def flops_of(graph: Graph, definition: Definition) -> float:
@@ -55,11 +53,7 @@ def flops_of(graph: Graph, definition: Definition) -> float:
     if definition.primitive == "conv":
         return 2.0 * out.elements * math.prod(graph.types[definition.inputs[1]].shape[1:])
     if definition.primitive == "conv_transpose":
-        return (
-            2.0
-            * graph.types[definition.inputs[0]].elements
-            * math.prod(graph.types[definition.inputs[1]].shape[1:])
-        )
+        return 2.0 * graph.types[definition.inputs[0]].elements * math.prod(graph.types[definition.inputs[1]].shape[1:])
     if definition.primitive.startswith(("reduce_", "arg_")):
         return float(graph.types[definition.inputs[0]].elements)
     if definition.primitive.startswith("window_"):
@@ -99,6 +93,4 @@ def work_of(fragment: Fragment) -> Work:
 def lower_bound(fragment: Fragment, ceilings: Ceilings) -> float:
     """Microseconds that no kernel for this fragment can beat."""
     work = work_of(fragment)
-    return ceilings.launch_us + max(
-        work.flops / ceilings.flops_per_us, work.bytes / ceilings.bandwidth(work.bytes)
-    )
+    return ceilings.launch_us + max(work.flops / ceilings.flops_per_us, work.bytes / ceilings.bandwidth(work.bytes))

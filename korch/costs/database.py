@@ -125,30 +125,22 @@ class Database:
             if data["korch_costs"] != VERSION:
                 raise ValueError(f"version {data['korch_costs']}")
         except OSError as error:
-            raise KorchError(
-                f"cannot read {path} ({error.strerror}); give a file of `korch cache export`"
-            ) from None
+            raise KorchError(f"cannot read {path} ({error.strerror}); give a file of `korch cache export`") from None
         except (ValueError, KeyError, TypeError) as error:
             raise KorchError(f"{path} holds no costs of this version ({error}); export them again") from None
         before = self.counts()["costs"]
         with self._transaction():
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO costs VALUES (?,?,?,?,?,?,?)", [_row(c) for c in rows]
-            )
+            self._connection.executemany("INSERT OR IGNORE INTO costs VALUES (?,?,?,?,?,?,?)", [_row(c) for c in rows])
         return self.counts()["costs"] - before
 
     def fact(self, name: str, setting: str) -> object | None:
         """A stored JSON value, such as this machine's ceilings."""
-        row = self._connection.execute(
-            "SELECT value FROM facts WHERE name=? AND setting=?", (name, setting)
-        ).fetchone()
+        row = self._connection.execute("SELECT value FROM facts WHERE name=? AND setting=?", (name, setting)).fetchone()
         return json.loads(row[0]) if row else None
 
     def store_fact(self, name: str, setting: str, value: object) -> None:
         with self._transaction():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO facts VALUES (?,?,?)", (name, setting, json.dumps(value))
-            )
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?,?,?)", (name, setting, json.dumps(value)))
 
     def counts(self) -> dict[str, int]:
         """Rows in all, and those that record a dropped kernel."""

@@ -17,10 +17,11 @@ from korch.codegen.target import Target
 from korch.codegen.toolchain import compile_shared
 from korch.costs.bounds import Ceilings
 from korch.costs.measure import Setting
-from korch.costs.session import HARNESS, Session
+from korch.costs.session import Session, harness
 
 MARGIN = 1.1
 _FLOP_STEPS = 2000
+_KERNELS = ("flops", "touch", "empty")
 _ROUNDS = 12
 _LAUNCH_SHARE = 0.5  # a kernel too small for all threads runs alone, without the cost of a fork and join
 
@@ -63,7 +64,7 @@ void empty(const korch_runtime *r, char *const *p) {{ r->parallel_for(r, r->thre
 """
     if target.triple.startswith("aarch64"):
         text = text.replace('"+x"', '"+w"')
-    text += HARNESS
+    text += harness(_KERNELS)
     return f"{prelude(target, text)}\n{text}"
 
 
@@ -90,7 +91,8 @@ def measure_ceilings(setting: Setting) -> Ceilings:
     def best_us(name: str, arrays: list[np.ndarray], repeats: int) -> float:
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         lists = (ctypes.c_void_p * 1)(ctypes.addressof(pointers))
-        return min(session.seconds(library, name, lists, repeats) for _ in range(_ROUNDS)) * 1e6 / repeats
+        index = _KERNELS.index(name)
+        return min(session.seconds(library, index, lists, repeats) for _ in range(_ROUNDS)) * 1e6 / repeats
 
     count = 10 if target.vector_registers == 16 else 20
     flops = 2.0 * _FLOP_STEPS * count * target.lanes() * threads

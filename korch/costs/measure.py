@@ -27,8 +27,8 @@ from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
 from korch.codegen.toolchain import Toolchain, compile_shared
 from korch.costs.database import Cost, Database
-from korch.costs.session import HARNESS
-from korch.costs.worker import Batch, Job, Outcome, send
+from korch.costs.protocol import Batch, Job, Outcome, send
+from korch.costs.session import harness
 from korch.errors import ToolchainError
 from korch.ir.fragment import Fragment
 
@@ -74,11 +74,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Dropped:
-    """An implementation that was refused, and why."""
+    """An implementation that misbehaved (`broken`), or a fragment that the backend offers none for, and why."""
 
     fragment: Fragment
     label: str
     reason: str
+    broken: bool = True
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Measurer:
             self.progress("generate", done, len(missing))
             offered = self.setting.implementations(fragment, self.setting.target)
             if isinstance(offered, str):
-                self.dropped.append(Dropped(fragment, "none", offered))
+                self.dropped.append(Dropped(fragment, "none", offered, broken=False))
                 offered = ()
             kernels[fragment.key] = offered
             costs[fragment.key] = self.database.costs(fragment.key, self.setting.text)
@@ -160,9 +161,9 @@ class Measurer:
 
         def build(item: tuple[str, list[tuple[Fragment, int, Kernel]]]) -> Path | str:
             name, group = item
-            source = library_source(
-                [(_symbol(i), k) for i, (_, _, k) in enumerate(group)], self.setting.target, HARNESS
-            )
+            names = [f"kernel_{i}" for i in range(len(group))]
+            kernels = [(n, k) for n, (_, _, k) in zip(names, group, strict=True)]
+            source = library_source(kernels, self.setting.target, harness(names))
             try:
                 output = folder / f"{name}.so"
                 compile_shared(self.setting.toolchain, source, self.setting.target, output)
@@ -186,10 +187,6 @@ class Measurer:
         return compiled, failed
 
 
-def _symbol(index: int) -> str:
-    return f"kernel_{index}"
-
-
 class _Workers:
     """The worker process, started again whenever it dies."""
 
@@ -205,7 +202,7 @@ class _Workers:
 
     def run(self, library: Path, group: list[tuple[Fragment, int, Kernel]]) -> Iterator[tuple[str, Outcome]]:
         """Yields each kernel's outcome. After a crash the kernels that remain go to a new worker."""
-        jobs = [Job(f, i, kernel_hash(k), _symbol(n)) for n, (f, i, k) in enumerate(group)]
+        jobs = [Job(f, i, kernel_hash(k), n) for n, (f, i, k) in enumerate(group)]
         while jobs:
             for outcome in self._attempt(library, tuple(jobs)):
                 jobs.pop(0)
@@ -228,9 +225,13 @@ class _Workers:
                     done += 1
                     yield outcome
             return
-        except (TimeoutError, EOFError, BrokenPipeError) as error:
+        except TimeoutError:
             self._stop()
-            how = _death(process) if not isinstance(error, TimeoutError) else f"took longer than {limit:g} s"
+            how = f"took longer than {limit:g} s"
+        except (EOFError, BrokenPipeError):
+            code = process.wait()
+            self._stop()
+            how = f"crashed the process (signal {-code})" if code < 0 else f"ended the process (exit code {code})"
         if done < len(jobs):
             yield Outcome(jobs[done].kernel, failure=how)
 
@@ -257,15 +258,6 @@ class _Workers:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
             self.process = None
-
-
-def _death(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    return (
-        f"crashed the process (signal {-code})"
-        if code and code < 0
-        else f"ended the process (exit code {code})"
-    )
 
 
 def _receive(descriptor: int, seconds: float) -> object | None:

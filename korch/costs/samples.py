@@ -103,11 +103,7 @@ def mismatch(
     for name, reference in expected.items():
         value = got[name]
         exact = None if double is None else double[name]
-        if (
-            np.issubdtype(reference.dtype, np.inexact)
-            or reference.dtype.kind == "V"
-            or reference.dtype.itemsize == 2
-        ):
+        if np.issubdtype(reference.dtype, np.inexact) or reference.dtype.kind == "V" or reference.dtype.itemsize == 2:
             reason = _float_mismatch(value, reference, exact, adversarial)
         else:
             same = value == reference
@@ -146,9 +142,7 @@ def _float_mismatch(
         known = np.isfinite(d)
         own_scale = scale[known] if isinstance(scale, np.ndarray) else scale
         own_l2, own_largest = _errors(r[known], d[known], own_scale)
-    if l2 <= max(1e-2 if half else 1e-4, 8 * own_l2) and largest <= max(
-        1e-1 if half else 1e-3, 8 * own_largest
-    ):
+    if l2 <= max(1e-2 if half else 1e-4, 8 * own_l2) and largest <= max(1e-1 if half else 1e-3, 8 * own_largest):
         return None
     return f"relative L2 error {l2:.2g}, largest error {largest:.2g} of the RMS"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
-# Follows the kernels in each library that is measured: calls one kernel again and again, with the argument lists
-# in turn. p: the kernel, the argument lists, their number, the number of calls.
-HARNESS = """
+# Calls one kernel again and again, with the argument lists in turn. p: the kernel, the argument lists, their number,
+# the number of calls.
+_REPEAT = """
 __attribute__((visibility("default")))
 void korch_repeat(const korch_runtime *runtime, char *const *p) {
   void (*kernel)(const korch_runtime *, char *const *) = (void (*)(const korch_runtime *, char *const *))p[0];
@@ -16,6 +17,13 @@ void korch_repeat(const korch_runtime *runtime, char *const *p) {
   for (int64_t i = 0, k = 0; i < repeats; i++, k = k + 1 == count ? 0 : k + 1) kernel(runtime, lists[k]);
 }
 """
+
+
+def harness(symbols: Sequence[str]) -> str:
+    """What follows the kernels in a library that is measured: `korch_repeat`, and a table of the kernels, since
+    they are hidden themselves."""
+    table = f"void (*const korch_kernels[])(const korch_runtime *, char *const *) = {{{', '.join(symbols)}}};\n"
+    return f"{_REPEAT}__attribute__((visibility(\"default\")))\n{table}"
 
 
 class Session:
@@ -31,13 +39,13 @@ class Session:
         self._tables: dict[int, int] = {}
 
     def seconds(
-        self, library: ctypes.CDLL, symbol: str, lists: ctypes.Array[ctypes.c_void_p], repeats: int, scratch: int = 0
+        self, library: ctypes.CDLL, index: int, lists: ctypes.Array[ctypes.c_void_p], repeats: int, scratch: int = 0
     ) -> float:
-        """The time of `repeats` calls of a kernel, whose argument lists are taken in turn.
+        """The time of `repeats` calls of the library's kernel number `index`, whose argument lists are taken in turn.
 
         `lists` holds the addresses of arrays of pointers; `scratch` is the kernel's worker scratch in bytes.
         """
-        kernel = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+        kernel = (ctypes.c_void_p * (index + 1)).in_dll(library, "korch_kernels")[index]
         call = (ctypes.c_void_p * 4)(kernel, ctypes.addressof(lists), len(lists), repeats)
         repeat = ctypes.cast(library.korch_repeat, ctypes.c_void_p)
         taken = (ctypes.c_double * 1)()

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
 import os
-import pickle
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from korch.codegen.c.backend import kernel_hash
 from korch.codegen.kernel import Kernel
-from korch.codegen.target import Target
 from korch.costs.bounds import flops_of
+from korch.costs.protocol import Batch, Job, Outcome, receive, send
 from korch.costs.samples import mismatch, place, sample_inputs, view
 from korch.costs.session import Session
 from korch.ir.evaluate import evaluate
@@ -34,55 +31,8 @@ ALIGNMENT = 64
 FLOPS_IN_DOUBLE = 2e8  # above this the reference is computed once, in the tensor's own precision
 SECONDS_PER_SAMPLE = 1.5e-3
 SAMPLES = 7
-SLOW, SAMPLES_WHEN_SLOW = 0.03, 3  # seconds per call above which fewer samples must do
-
-
-@dataclass(frozen=True)
-class Job:
-    """Measure implementation number `index` of `fragment`, which the library holds as `symbol`."""
-
-    fragment: Fragment
-    index: int
-    kernel: str  # its hash, to notice when parent and worker disagree
-    symbol: str
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Jobs whose kernels are in one library. `cold_bytes`: weights rotate over at least that much memory, so that
-    they come from beyond the last cache, as in a plan whose weights exceed it; 0 leaves them warm."""
-
-    backend: str  # "module:function" that gives a fragment's implementations
-    library: Path
-    runtime: Path
-    threads: int
-    target: Target
-    cold_bytes: int
-    jobs: tuple[Job, ...]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`microseconds` per call, or why the kernel is dropped. `started` is sent before a kernel runs."""
-
-    kernel: str
-    microseconds: float | None = None
-    failure: str | None = None
-    started: bool = False
-
-
-def send(stream: BinaryIO, message: object) -> None:
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> object | None:
-    """The next message; None at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        return None
-    return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
+SLOW, SAMPLES_WHEN_SLOW = 0.01, 3  # seconds per call above which fewer samples must do
+HOPELESS = 2.0  # a kernel whose first call takes so much longer than another's for the fragment is timed no further
 
 
 def main() -> None:
@@ -121,11 +71,12 @@ def _serve(batch: Batch, out: BinaryIO) -> None:
 
 
 class Trial:
-    """A fragment's sample inputs and reference outputs, made once for all its implementations."""
+    """A fragment's sample inputs and reference outputs, made once for all its implementations, and the best time."""
 
     def __init__(self, fragment: Fragment) -> None:
         graph = fragment.graph
         self.fragment = fragment
+        self.best = math.inf  # seconds of the fastest kernel so far
         heavy = sum(flops_of(graph, d) for d in graph.definitions) > FLOPS_IN_DOUBLE
         kinds = {TABLE[d.primitive].kind for d in graph.definitions}
         self.rounds = [self._round(adversarial=False, double=not heavy)]
@@ -152,7 +103,7 @@ def _measure(
     fragment, scratch = job.fragment, kernel.worker_scratch_bytes
     for values, expected, double, adversarial in reversed(trial.rounds):
         call = Call(fragment, kernel, values)
-        session.seconds(library, job.symbol, call.pointers([call.arrays]), 1, scratch)
+        session.seconds(library, job.position, call.pointers([call.arrays]), 1, scratch)
         wrong = mismatch(call.results(), expected, double, adversarial=adversarial) or call.overrun()
         if wrong:
             kind = "adversarial" if adversarial else "random"
@@ -161,13 +112,17 @@ def _measure(
     lists = call.pointers(call.copies(cold_bytes))
 
     def timed(repeats: int) -> float:
-        return session.seconds(library, job.symbol, lists, repeats, scratch) / repeats
+        return session.seconds(library, job.position, lists, repeats, scratch) / repeats
 
     once = timed(len(lists))
+    if once > HOPELESS * trial.best:
+        return Outcome(job.kernel, microseconds=once * 1e6)
     repeats = max(1, round(SECONDS_PER_SAMPLE / max(once, 1e-8)))
     timed(repeats)
     times = sorted(timed(repeats) for _ in range(SAMPLES if once < SLOW else SAMPLES_WHEN_SLOW))
-    return Outcome(job.kernel, microseconds=times[len(times) // 2] * 1e6)
+    median = times[len(times) // 2]
+    trial.best = min(trial.best, median)
+    return Outcome(job.kernel, microseconds=median * 1e6)
 
 
 GUARD = 64  # bytes behind each output that a kernel must leave alone

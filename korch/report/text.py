@@ -17,10 +17,14 @@ def summary_text(summary: Summary) -> str:
             f"{s.operators} operators -> {s.primitives} primitives -> {s.candidates} candidates "
             f"({s.distinct} distinct, {s.measured} measured now) -> {s.kernels} kernels",
             f"plan {s.objective_us / 1e3:.3f} ms, proven at least {s.bound_us / 1e3:.3f} ms (gap {100 * s.gap:.2f} %)",
-            f"greedy fusion {s.greedy_us / 1e3:.3f} ms, one kernel per operator {s.per_operator_us / 1e3:.3f} ms",
+            f"greedy fusion {_ms(s.greedy_us)}, one kernel per operator {_ms(s.per_operator_us)}",
             f"took {s.seconds:.1f} s",
         ]
     )
+
+
+def _ms(us: float | None) -> str:
+    return "unknown (a kernel of it could not be made)" if us is None else f"{us / 1e3:.3f} ms"
 
 
 def explain_plan(manifest: Mapping[str, Any]) -> str:
@@ -54,7 +58,7 @@ def _certificate_text(c: Mapping[str, Any]) -> str:
     return (
         f"certificate: objective {c['objective_us']:.1f} us, bound {c['bound_us']:.1f} us, gap {100 * c['gap']:.2f} %; "
         f"{c['candidates']} candidates, {c['distinct']} distinct, {c['measured']} of them measured\n"
-        f"beside it: greedy fusion {c['greedy_us']:.1f} us, one kernel per operator {c['per_operator_us']:.1f} us\n"
+        f"beside it: greedy fusion {_ms(c['greedy_us'])}, one kernel per operator {_ms(c['per_operator_us'])}\n"
         f"optimal over the enumerated candidates, the implementations tried and their isolated costs; "
         f"caps: {', '.join(f'{k} {v}' for k, v in c['caps'].items())}"
     )

@@ -1,0 +1,60 @@
+"""What the measuring process and its parent say to each other: pickled messages with their length before them."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from korch.codegen.target import Target
+from korch.ir.fragment import Fragment
+
+
+@dataclass(frozen=True)
+class Job:
+    """Measure implementation number `index` of `fragment`, which is the library's kernel number `position`."""
+
+    fragment: Fragment
+    index: int
+    kernel: str  # its hash, to notice when parent and worker disagree
+    position: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Jobs whose kernels are in one library. `cold_bytes`: weights rotate over at least that much memory, so that
+    they come from beyond the last cache, as in a plan whose weights exceed it; 0 leaves them warm."""
+
+    backend: str  # "module:function" that gives a fragment's implementations
+    library: Path
+    runtime: Path
+    threads: int
+    target: Target
+    cold_bytes: int
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`microseconds` per call, or why the kernel is dropped. `started` is sent before a kernel runs."""
+
+    kernel: str
+    microseconds: float | None = None
+    failure: str | None = None
+    started: bool = False
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> object | None:
+    """The next message; None at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        return None
+    return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
