@@ -191,6 +191,6 @@ def tolerance(fragment: Fragment) -> float:
     for d in fragment.graph.definitions:
         if d.primitive == "matmul":
             depth = types[d.inputs[0]].shape[-1]
-        elif d.primitive == "conv":
+        elif d.primitive in ("conv", "conv_transpose"):
             depth = int(np.prod(types[d.inputs[1]].shape[1:]))
     return 2.0**-24 * (8 + 4 * depth**0.5)

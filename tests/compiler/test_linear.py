@@ -132,6 +132,42 @@ WINOGRAD: dict[str, Fragment] = {
 }
 
 
+def transposed(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    stride: int,
+    pad: int,
+    shape: tuple[int, ...],
+    dilation: int = 1,
+    groups: int = 1,
+    epilogue: str = "",
+) -> Fragment:
+    n, g = len(x) - 2, Build()
+    order = (0, *range(2, n + 2), 1)
+    y = g.op(
+        "conv_transpose",
+        g.input(*x, order=order),
+        g.weight(*w),
+        strides=(stride,) * n,
+        dilations=(dilation,) * n,
+        pads=(pad,) * n,
+        groups=groups,
+        shape=shape,
+    )
+    return finished(g, y, epilogue, order, axis=1)
+
+
+TRANSPOSED: dict[str, Fragment] = {
+    "2x2 /2": transposed((1, 8, 5, 6), (8, 16, 2, 2), 2, 0, (1, 16, 10, 12), epilogue="bias relu"),
+    "4x4 /2": transposed((2, 12, 5, 7), (12, 10, 4, 4), 2, 1, (2, 10, 10, 14), epilogue="bias"),
+    "3x3 /2": transposed((1, 8, 6, 5), (8, 24, 3, 3), 2, 1, (1, 24, 12, 10)),
+    "3x3 /1 dilated": transposed((1, 8, 6, 9), (8, 16, 3, 3), 1, 0, (1, 16, 10, 13), dilation=2),
+    "5x5 /3 dilated": transposed((1, 4, 5, 5), (4, 16, 5, 5), 3, 2, (1, 16, 19, 17), dilation=2),
+    "grouped": transposed((1, 8, 5, 5), (8, 6, 4, 4), 2, 1, (1, 12, 10, 10), groups=2),
+    "signal": transposed((1, 6, 20), (6, 10, 8), 4, 2, (1, 10, 80)),
+}
+
+
 def attention(batch: int, heads: int, queries: int, keys: int, depth: int) -> dict[str, Fragment]:
     """Both products of attention, the heads read where [batch, tokens, heads * depth] holds them."""
     g = Build()
@@ -228,6 +264,7 @@ FUSED: dict[str, Fragment] = {
 }
 
 ALL = {
+    **{f"transposed {k}": f for k, f in TRANSPOSED.items()},
     **{f"matmul {k}": f for k, f in MATMULS.items()},
     **{f"conv {k}": f for k, f in CONVS.items()},
     **{f"winograd {k}": f for k, f in WINOGRAD.items()},
@@ -268,7 +305,7 @@ def test_meaning(library, name):
     for k in numbers:
         got, again = library.run(k, inputs), library.run(k, inputs, forward=True)
         kernel = library.cases[k][1]
-        losses = 4 if ("m", 4) in kernel.parameters else 1  # Winograd with 4x4 outputs costs two bits
+        losses = 4 if kernel.family == "winograd4x4" else 1  # Winograd with 4x4 outputs costs two bits
         for v, r in reference.items():
             assert deviation(got[v], r) < losses * tolerance(wanted), kernel.label
             assert got[v].tobytes() == again[v].tobytes(), "the order of tasks matters"

@@ -10,6 +10,7 @@ from korch.codegen.c.emit import NestError
 from korch.codegen.c.linear.conv import conv_kernels
 from korch.codegen.c.linear.matmul import matmul_kernels
 from korch.codegen.c.linear.problem import Problem
+from korch.codegen.c.linear.transposed import transposed_kernels
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
 from korch.ir.fragment import Fragment
@@ -20,7 +21,7 @@ def linear_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, 
     problem = Problem.of(fragment, target)
     if isinstance(problem, str):
         return problem
-    families = {"conv": conv_kernels, "matmul": matmul_kernels}
+    families = {"conv": conv_kernels, "conv_transpose": transposed_kernels, "matmul": matmul_kernels}
     family = families.get(problem.linear.primitive)
     if family is None:
         return f"{problem.linear.primitive} has no fast kernels"

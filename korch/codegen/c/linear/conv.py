@@ -69,12 +69,23 @@ def conv_kernels(problem: Problem) -> tuple[Kernel, ...] | str:
 
 
 def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, rows: int, vectors: int) -> Kernel:
-    target, value = problem.target, problem.linear.inputs[0]
-    panels = Panels(g.outputs, target.lanes(), vectors, use_half(g.outputs, target))
+    panels = Panels(g.outputs, problem.target.lanes(), vectors, use_half(g.outputs, problem.target))
     arguments = Arguments()
-    key = f"conv panels of {vectors}x{panels.lanes}{'h' if panels.half else ''} groups={g.groups}: {weights.text}"
+    key = f"conv {panels.key} groups={g.groups}: {weights.text}"
     packed = arguments.pack(Packed(weights.weights, key, _packer(panels, g.groups, weights)))
+    source, shared, private = convolution_source(problem, arguments, g, packed, place, panels, rows)
+    parameters = (("mr", rows), ("nv", vectors))
+    return Kernel("conv", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), shared, private)
 
+
+def convolution_source(
+    problem: Problem, arguments: Arguments, g: Conv, packed: str, place: Place | None, panels: Panels, rows: int
+) -> tuple[str, int, int]:
+    """The C text of a direct convolution, and its shared and private scratch in bytes.
+
+    `place` is the input's element where it is read in place.
+    """
+    target, value = problem.target, problem.linear.inputs[0]
     outer = (g.images, g.groups)
     positions, tiles = g.rows * g.length, Balanced.of(g.length, rows)
     work = 2.0 * math.prod(outer) * positions * g.outputs * g.depth
@@ -113,9 +124,7 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
     finish = epilogue(problem, arguments, lambda j, c: g.result_index(problem, j, c), g.length, g.outputs)
     b = f"(const float *){packed} + o1 * {panels.floats(g.depth)}"
     contraction = Contraction(outer, g.rows, g.length, walk, a, b, finish, rows, panels, blocks, chunks, fill, phases)
-    source = contraction_source(contraction, target)
-    parameters = (("mr", rows), ("nv", vectors))
-    return Kernel("conv", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), shared, private)
+    return contraction_source(contraction, target), shared, private
 
 
 def _packer(panels: Panels, groups: int, weights: Constant) -> Packer:

@@ -18,6 +18,7 @@ class Conv:
     """The geometry of a convolution of images [N, C, H, W] (a signal [N, C, W] has H = 1).
 
     A kernel of one tap knows no rows: with a `grid`, the one row holds all output positions [rows, columns].
+    Output (i, j) goes to `(i, j) * spread + offset`: a phase of a transposed convolution.
     """
 
     images: int
@@ -33,6 +34,8 @@ class Conv:
     dilations: tuple[int, int]
     pads: tuple[int, int]  # before
     grid: tuple[int, int] | None = None
+    spread: tuple[int, int] = (1, 1)
+    offset: tuple[int, int] = (0, 0)
 
     @staticmethod
     def of(problem: Problem) -> Conv | str:
@@ -105,7 +108,8 @@ class Conv:
 
     def result_index(self, problem: Problem, j: Index, c: Index) -> Indices:
         """The output element of image o0, group o1, row i, column j, channel c."""
-        return self._index(problem, c, self.outputs, variable("i", 0, self.rows - 1), j)
+        row = variable("i", 0, self.rows - 1) * self.spread[0] + self.offset[0]
+        return self._index(problem, c, self.outputs, row, j * self.spread[1] + self.offset[1])
 
     def joined(self) -> Conv:
         """A depthwise convolution's input as one group of all channels."""

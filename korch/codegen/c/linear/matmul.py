@@ -96,7 +96,7 @@ def _kernel(
     batches = math.prod(f.batch)
     shared, b_step, way = 0, 0, "packed"
     if isinstance(right, Constant):
-        key = f"matmul panels of {vectors}x{lanes}{'h' if half else ''}: {right.text}"
+        key = f"matmul {panels.key}: {right.text}"
         packed = arguments.pack(Packed(right.weights, key, _packer(panels, right)))
         b = f"(const float *){packed}" + _flat(f.batch, panels.floats(f.k))
     elif right is not None:

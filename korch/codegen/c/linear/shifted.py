@@ -41,7 +41,7 @@ def shifted_kernel(problem: Problem, g: Conv, weights: Constant, place: Place | 
     rows, vectors = tile_choices(n, wide, walk.depth, walk.row_step, target)[0]
     panels, tiles = Panels(n, lanes, vectors, use_half(n, target)), Balanced.of(wide, rows)
     arguments = Arguments()
-    key = f"shifted panels of {vectors}x{lanes}{'h' if panels.half else ''}: {weights.text}"
+    key = f"shifted {panels.key}: {weights.text}"
     packed = arguments.pack(Packed(weights.weights, key, _packer(panels, weights)))
     work = 2.0 * g.images * g.rows * wide * n * walk.depth
     blocks = blocks_of(g.images, g.rows, (g.strides[0] * wide * g.channels + wide * n) * 4, work)

@@ -60,6 +60,11 @@ class Panels:
     half: bool = False
 
     @property
+    def key(self) -> str:
+        """Names the packed form."""
+        return f"panels of {self.vectors}x{self.lanes}{'h' if self.half else ''}"
+
+    @property
     def pieces(self) -> Balanced:
         return Balanced.of(math.ceil(self.n / self.lanes), self.vectors)
 
