@@ -94,6 +94,44 @@ def softmax_channels() -> Fragment:
     return m.fragment(_softmax(m, x, 1))
 
 
+def softmax_channels_last() -> Fragment:
+    m = Make()
+    x = m.input(1, 21, 128, 128)
+    return _channels_last(m, x, _softmax(m, x, 1))
+
+
+def avgpool() -> Fragment:
+    m = Make()
+    x = m.input(1, 64, 112, 112)
+    ones = (1, 1, 1, 1)
+    s = m(
+        "window_sum", x, window=(1, 1, 2, 2), strides=(1, 1, 2, 2), dilations=ones, pads=(0, 0, 0, 0),
+        shape=(1, 64, 56, 56),
+    )  # fmt: skip
+    return m.fragment(m("mul", s, m.full(0.25, s)))
+
+
+def squeeze_excite_channels_last() -> Fragment:
+    m = Make()
+    x, s = m.input(1, 256, 28, 28), m.input(1, 256)
+    e = m("exp", m("neg", s))
+    gate = m("div", m.full(1, e), m("add", m.full(1, e), e))
+    return _channels_last(m, x, m("mul", x, m.spread(gate, x, 0, 1)))
+
+
+def layernorm_channels() -> Fragment:
+    m = Make()
+    x = m.input(1, 64, 64, 64)
+    return m.fragment(_normalise(m, x, (1,)))
+
+
+def groupnorm() -> Fragment:
+    m = Make()
+    x = m.input(1, 64, 64, 64)
+    y = _normalise(m, m("reshape", x, shape=(1, 8, 8 * 4096)), (2,))
+    return m.fragment(m("reshape", y, shape=(1, 64, 64, 64)))
+
+
 def _softmax(m: Make, x: str, axis: int) -> str:
     kept = tuple(d for d in range(m.types[x].rank) if d != axis)
     e = m("exp", m("sub", x, m.spread(m("reduce_max", x, axes=(axis,)), x, *kept)))
@@ -140,9 +178,7 @@ def mean_channels_last() -> Fragment:
 def _pool(m: Make, x: str) -> str:
     shape = m.types[x].shape
     ones = (1, 1, 1, 1)
-    return m(
-        "window_max", x, window=(1, 1, 5, 5), strides=ones, dilations=ones, pads=(0, 0, 2, 2), shape=shape
-    )
+    return m("window_max", x, window=(1, 1, 5, 5), strides=ones, dilations=ones, pads=(0, 0, 2, 2), shape=shape)
 
 
 def maxpool_channels_last() -> Fragment:
@@ -232,7 +268,8 @@ def bilinear() -> Fragment:
 
 CASES: tuple[Callable[[], Fragment], ...] = (
     relu, add, silu, half_relu, bias_channels_last, to_channels_last, from_channels_last, to_channels_last_3,
-    transpose_bytes, softmax, softmax_channels, layernorm, instancenorm, instancenorm_channels_last,
+    transpose_bytes, softmax, softmax_channels, softmax_channels_last, layernorm, layernorm_channels, groupnorm,
+    instancenorm, instancenorm_channels_last, squeeze_excite_channels_last, avgpool,
     mean_channels_last, maxpool, maxpool_channels_last, concat, concat_channels_last, upsample,
     upsample_channels_last, reflect_pad, focus_channels_last, argmax_channels, bilinear,
 )  # fmt: skip

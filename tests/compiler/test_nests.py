@@ -406,9 +406,10 @@ def test_random_fragments(seeds: range, grain: float, name: str, tmp_path: Path)
     assert not wrong, "\n".join(wrong)
 
 
-def test_random_fragments_reach_every_strategy() -> None:
-    """Among the random ones are several phases, split reductions, worker memory, transposed blocks, conditions."""
-    sources = "".join(k.source for k in kernels_of([random_fragment(s) for s in range(110)], host_target(), 30.0))
+def test_the_fragments_reach_every_strategy() -> None:
+    """Among the fragments above are several phases, split reductions, worker memory, transposed blocks…"""
+    fragments = [*CASES.values(), *(random_fragment(s) for s in range(110))]
+    sources = "".join(k.source for k in kernels_of(fragments, host_target(), 300.0))
     for sign in ("KERNEL_phase1", "piece", "local + ", "KERNEL_transpose_", "if (", "_base", "table", "korch_gather"):
         assert sign in sources, sign
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from korch.codegen.c.index import (
@@ -30,6 +30,7 @@ from korch.codegen.target import Target
 LOCAL_BYTES = 256 << 10  # of one worker
 SHARED_BYTES = 256 << 10
 TASK_NANOSECONDS = 10_000.0  # of work in one task, below which handing it out costs too much
+_WORTH_TRYING = 1.3  # times the cheapest estimate: the estimate is no better than that
 _MOST_TASKS = 32
 _FEW_TASKS = 4  # as many keep the cores of a small machine busy
 
@@ -90,17 +91,13 @@ class Schedule:
     shared_bytes: int
 
 
-def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS) -> Schedule:
-    """`grain` is the work of one task in nanoseconds, estimated. NestError when values that are kept do not fit
+def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS, choice: int = 0) -> Schedule:
+    """`grain` is the work of one task in nanoseconds, estimated; `choice` 0 takes the vector axes that are best by
+    estimate, 1 the second best, and so on. NestError when values that are kept do not fit
     into the memory for them."""
     lanes = target.lanes()
     looks = {id(f): plan.look(f) for f in plan.families}
-    passes: list[PassSchedule] = []
-    orders: dict[str, tuple[str, ...]] = {}
-    for loops in plan.passes:
-        p = _schedule_pass(plan, loops, looks, lanes, orders)
-        orders.update(dict.fromkeys(loops.values(), p.order))
-        passes.append(p)
+    passes = _schedule_passes(plan, looks, lanes, choice)
     groups = _groups(plan, passes, looks, lanes, grain)
     buffers, local, shared = _buffers(plan, groups, looks, lanes)
     if local > LOCAL_BYTES:
@@ -110,15 +107,48 @@ def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS) -
     return Schedule(_phases(plan, groups, looks), buffers, local, shared)
 
 
-# One pass.
+# Passes.
+
+
+def _schedule_passes(plan: Plan, looks: dict[int, Look], lanes: int, choice: int) -> list[PassSchedule]:
+    """Vector axes for all passes together: what is best for one pass may lay out its values badly for the next.
+
+    Tried are the best for each pass in turn, each axis as the vector axis of all passes that have it, and none of
+    the axes that several passes share. `choice` counts the different results from the cheapest on; NestError when
+    there are not so many that seem worth a trial.
+    """
+    shared = frozenset(n for n in plan.extents if sum(n in p.names for p in plan.passes) > 1)
+    kept = sorted(frozenset[str]().union(*(p.names for p in plan.passes)))
+    nothing = frozenset[str]()
+    choices = [(nothing, nothing), (nothing, shared), *((frozenset({n}), nothing) for n in kept)]
+    found: dict[object, tuple[float, list[PassSchedule]]] = {}
+    for wanted, avoided in choices:
+        passes: list[PassSchedule] = []
+        orders: dict[str, tuple[str, ...]] = {}
+        for loops in plan.passes:
+            names = sorted(wanted & loops.names) or [*sorted(loops.names - avoided), None]
+            p = _schedule_pass(plan, loops, looks, lanes, orders, names)
+            orders.update(dict.fromkeys(loops.values(), p.order))
+            passes.append(p)
+        key = tuple((p.vector, tuple(p.lanes.items())) for p in passes)
+        found.setdefault(key, (sum(p.work for p in passes), passes))
+    ranked = sorted(found.values(), key=lambda f: f[0])
+    if choice >= len(ranked) or ranked[choice][0] > _WORTH_TRYING * ranked[0][0]:
+        raise NestError("no other vector axes are worth a trial")
+    return ranked[choice][1]
 
 
 def _schedule_pass(
-    plan: Plan, loops: Pass, looks: dict[int, Look], lanes: int, orders: dict[str, tuple[str, ...]]
+    plan: Plan,
+    loops: Pass,
+    looks: dict[int, Look],
+    lanes: int,
+    orders: dict[str, tuple[str, ...]],
+    axes: Sequence[str | None],
 ) -> PassSchedule:
-    names = sorted(loops.names)
+    """The cheapest of the axes as vector axis; None stands for vectors along the loops of reductions."""
     best: tuple[float, str | None, str | None, dict[int, str | None]] | None = None
-    for axis in (*names, None):
+    for axis in axes:
         tile = _tile_axis(plan, loops, looks, axis, lanes) if axis else None
         chosen: dict[int, str | None] = {}
         total = 0.0
@@ -168,7 +198,7 @@ def _cost(
     for value, at in seen.stages:
         if value in orders:
             offset = _stage_offset(plan, value, at, orders[value])
-            each += _access(offset, axis, None, lanes) * _share(offset.variables, family, extents)
+            each += _access(offset, axis, tile, lanes) * _share(offset.variables, family, extents)
     for guard in seen.guards:
         if axis is not None and guard.index.stride(axis) is None:
             each *= lanes
@@ -200,6 +230,8 @@ def _access(offset: Index, axis: str | None, tile: str | None, lanes: int) -> fl
         return 0.3
     if stride == 1:
         return 1.0
+    if stride in (-1, 2):
+        return 2.5
     if tile is not None and stride is not None and offset.stride(tile) == 1:
         return 3.0
     if stride is None and _main_stride(offset, axis) == 1:

@@ -27,9 +27,12 @@ from korch.ir.types import DType, TensorType
 
 
 def nest_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, ...] | str:
-    """The loop nests for a fragment, or the reason why there is none."""
-    kernel = generate_nest(fragment, target)
-    return kernel if isinstance(kernel, str) else (kernel,)
+    """The loop nests worth a trial for a fragment, the likely fastest first, or the reason why there is none."""
+    first = generate_nest(fragment, target)
+    if isinstance(first, str):
+        return first
+    second = _generate(fragment, target, TASK_NANOSECONDS, 1)
+    return (first,) if isinstance(second, str) or second.source == first.source else (first, second)
 
 
 def generate_nest(fragment: Fragment, target: Target, grain: float = TASK_NANOSECONDS) -> Kernel | str:
@@ -42,17 +45,24 @@ def generate_nest(fragment: Fragment, target: Target, grain: float = TASK_NANOSE
         return "opaque primitives are not fused"
     if kinds.count("linear") > 1:
         return "a loop nest holds at most one linear primitive"
+    return _generate(fragment, target, grain, 0)
+
+
+def _generate(fragment: Fragment, target: Target, grain: float, choice: int) -> Kernel | str:
+    """The first variant that fits into memory; `choice` counts other vector axes."""
     reason = ""
-    for graph, kept in _variants(fragment):
+    for number, (graph, kept) in enumerate(_variants(fragment)):
         try:
             plan = make_plan(graph, fragment.layouts, kept)
-            schedule = make_schedule(plan, target, grain)
+            schedule = make_schedule(plan, target, grain, choice)
             arguments, pointers = _arguments(graph, schedule)
             source = Coder(plan, schedule, target, pointers).source()
         except NestError as error:
             reason = str(error)
             continue
-        return Kernel("nest", source, arguments, (), (), schedule.shared_bytes, schedule.local_bytes)
+        parameters = (("variant", number), ("axes", choice))
+        local, shared = schedule.local_bytes, schedule.shared_bytes
+        return Kernel("nest", source, arguments, parameters, (), shared, local)
     return reason
 
 
@@ -62,8 +72,10 @@ def _variants(fragment: Fragment) -> Iterator[tuple[Graph, frozenset[str]]]:
     separated = _with_separate_windows(plain)
     if separated is not plain:
         yield separated, kept_values(separated, fragment.layouts)
-    yield plain, kept_values(plain, fragment.layouts)
-    yield plain, frozenset()
+    kept = kept_values(plain, fragment.layouts)
+    yield plain, kept
+    if kept:
+        yield plain, frozenset()
 
 
 def _with_separate_windows(graph: Graph) -> Graph:
