@@ -7,6 +7,7 @@ import pytest
 from korch.codegen.c.linear import linear_implementations
 from korch.codegen.target import host_features, target_named
 from korch.ir.fragment import Fragment
+from korch.ir.types import DType
 from tests.compiler.linear_cases import Build, Library, deviation, oracle, random_inputs, tolerance
 
 LAST = (0, 2, 3, 1)  # channels last
@@ -249,7 +250,38 @@ def padded() -> Fragment:
     return finished(g, y, "", LAST)
 
 
+def narrow(dtype: DType) -> dict[str, Fragment]:
+    """Operands and results of 16 bits; sums are float32."""
+    g, h, k = Build(dtype), Build(dtype), Build(dtype)
+    y = g.op("matmul", g.input(19, 40), g.weight(40, 21))
+    z = h.op("matmul", h.input(2, 9, 24), h.input(2, 24, 18))
+    x = k.input(1, 20, 9, 8, order=LAST)
+    c = k.op("conv", x, k.weight(24, 20, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)
+    n = Build(dtype)
+    d = n.op("conv", n.input(1, 20, 9, 8), n.weight(20, 1, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(1,) * 4,
+             groups=20)  # fmt: skip
+    return {
+        f"{dtype.value} matmul": finished(g, y, "bias relu"),
+        f"{dtype.value} dynamic": h.fragment(z),
+        f"{dtype.value} conv": finished(k, c, "bias", LAST, axis=1),
+        f"{dtype.value} depthwise": n.fragment(d),
+    }
+
+
+def normalised_pointwise() -> Fragment:
+    """A 1x1 convolution of something computed."""
+    g = Build()
+    shape = (1, 20, 9, 11)
+    x = g.op("mul", g.input(*shape, order=LAST), g.spread(g.input(1, 20), shape, 0, 1))
+    x = g.op("max", x, g.spread(g.constant(0.0), shape))
+    y = g.op("conv", x, g.weight(24, 20, 1, 1), strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, groups=1)
+    return finished(g, y, "bias residual", LAST, axis=1)
+
+
 FUSED: dict[str, Fragment] = {
+    **narrow(DType.FLOAT16),
+    **narrow(DType.BFLOAT16),
+    "normalised pointwise": normalised_pointwise(),
     **attention(2, 3, 33, 29, 16),
     **{f"short {k}": f for k, f in attention(1, 2, 5, 7, 6).items()},
     "linear attention": linear_attention(),
