@@ -42,6 +42,7 @@ void harness(int64_t kernel, char *scratch, int64_t stride, char *const *p, int6
 class Build:
     """Builds a fragment, one value after the other."""
 
+    dtype: DType = DType.FLOAT32
     types: dict[str, TensorType] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Build:
 
     def input(self, *shape: int, order: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None) -> str:
         name = f"i{len(self.layouts)}"
-        self.types[name] = TensorType(DType.FLOAT32, shape)
+        self.types[name] = TensorType(self.dtype, shape)
         self.layouts[name] = Layout.canonical(shape, order or tuple(range(len(shape))), strides)
         return name
 
@@ -61,8 +62,8 @@ class Build:
 
     def constant(self, value: float) -> str:
         name = f"c{len(self.constants)}"
-        self.constants[name] = np.float32(value).reshape(())
-        self.types[name] = TensorType(DType.FLOAT32, ())
+        self.constants[name] = np.asarray(value, self.dtype.numpy)
+        self.types[name] = TensorType(self.dtype, ())
         return name
 
     def op(self, primitive: str, *inputs: str, **attributes: Attribute) -> str:
@@ -133,8 +134,8 @@ class Library:
         buffers: dict[str, Guarded] = {}
         for v in (*graph.input_values, *graph.output_values):
             layout, shape = fragment.layouts[v], graph.types[v].shape
-            buffers[v] = Guarded(layout.span(shape) * 4)
-            buffers[v].array(np.float32)[:] = np.nan
+            buffers[v] = Guarded(layout.span(shape) * graph.types[v].dtype.size)
+            buffers[v].bytes[:] = 0xFF  # NaN
             if v in inputs:
                 self._view(fragment, v, buffers[v])[...] = inputs[v]
         kept: list[Guarded] = []
@@ -163,15 +164,15 @@ class Library:
         return {v: self._view(fragment, v, buffers[v]).copy() for v in graph.output_values}
 
     def _view(self, fragment: Fragment, value: str, buffer: Guarded) -> np.ndarray:
-        shape = fragment.graph.types[value].shape
-        strides = tuple(4 * s for s in fragment.layouts[value].strides_of(shape))
-        return np.lib.stride_tricks.as_strided(buffer.array(np.float32), shape, strides)
+        dtype, shape = fragment.graph.types[value].dtype, fragment.graph.types[value].shape
+        strides = tuple(dtype.size * s for s in fragment.layouts[value].strides_of(shape))
+        return np.lib.stride_tricks.as_strided(buffer.array(dtype.numpy), shape, strides)
 
 
 def random_inputs(fragment: Fragment, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     types = fragment.graph.types
-    return {v: rng.standard_normal(types[v].shape).astype(np.float32) for v in fragment.graph.input_values}
+    return {v: rng.standard_normal(types[v].shape).astype(types[v].dtype.numpy) for v in fragment.graph.input_values}
 
 
 def oracle(fragment: Fragment, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -182,15 +183,17 @@ def oracle(fragment: Fragment, inputs: dict[str, np.ndarray]) -> dict[str, np.nd
 def deviation(got: np.ndarray, wanted: np.ndarray) -> float:
     """The largest error, in units of the reference's root mean square."""
     scale = float(np.sqrt(np.mean(np.square(wanted)))) or 1.0
-    return float(np.max(np.abs(got - wanted))) / scale
+    return float(np.max(np.abs(got.astype(np.float64) - wanted))) / scale
 
 
 def tolerance(fragment: Fragment) -> float:
     """The deviation that rounding explains: it grows as a random walk over the products of one output."""
     types, depth = fragment.graph.types, 1
+    last = types[fragment.graph.output_values[-1]].dtype
+    stored = {DType.FLOAT16: 2.0**-9, DType.BFLOAT16: 2.0**-6}.get(last, 0.0)  # of values up to 4 times the scale
     for d in fragment.graph.definitions:
         if d.primitive == "matmul":
             depth = types[d.inputs[0]].shape[-1]
         elif d.primitive in ("conv", "conv_transpose"):
             depth = int(np.prod(types[d.inputs[1]].shape[1:]))
-    return 2.0**-24 * (8 + 4 * depth**0.5)
+    return stored + 2.0**-24 * (8 + 4 * depth**0.5)

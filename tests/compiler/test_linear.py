@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from korch.codegen.c.linear import linear_implementations
@@ -341,3 +342,25 @@ def test_meaning(library, name):
         for v, r in reference.items():
             assert deviation(got[v], r) < losses * tolerance(wanted), kernel.label
             assert got[v].tobytes() == again[v].tobytes(), "the order of tasks matters"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_not_finite(library, name):
+    """NaN and infinities go where the definition sends them, and nowhere else."""
+    wanted = ALL[name]
+    inputs = random_inputs(wanted, seed=1)
+    rng = np.random.default_rng(2)
+    for v in wanted.graph.input_values:
+        flat = inputs[v].reshape(-1)
+        if v not in wanted.weights:
+            flat[rng.integers(flat.size)] = np.nan
+            flat[rng.integers(flat.size)] = np.inf
+    reference = oracle(wanted, inputs)
+    for k, (fragment, kernel) in enumerate(library.cases):
+        if fragment is not wanted or ("exact", 0) in kernel.parameters:
+            continue
+        got = library.run(k, inputs)
+        for v, r in reference.items():
+            assert np.array_equal(np.isnan(got[v]), np.isnan(r)), kernel.label
+            assert np.array_equal(np.isposinf(got[v]), np.isposinf(r)), kernel.label
+            assert np.array_equal(np.isneginf(got[v]), np.isneginf(r)), kernel.label

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from korch.codegen.c.emit import Memory, NestError, Registers, Values, Writer, forward_indices
+from korch.codegen.c.emit import Memory, NestError, Registers, Values, Writer, forward_indices, rounded
 from korch.codegen.c.index import Index, variable
 from korch.codegen.c.linear.contraction import Finish
 from korch.codegen.c.linear.problem import Arguments, Problem
@@ -13,6 +13,7 @@ from korch.codegen.c.linear.tile import Columns, accumulator
 from korch.codegen.c.nest_reads import Indices
 from korch.codegen.c.nest_values import Node, Read
 from korch.ir.primitives import TABLE
+from korch.ir.types import DType
 
 # Vector operations of one tile's epilogue up to which it is written out for every accumulator; beyond, the
 # accumulators go through memory and a loop over rows, which keeps the code small.
@@ -28,6 +29,7 @@ def epilogue(
     `place(j, c)` is the element of the linear primitive's result in row j (of `length`) and column c (of `n`).
     """
     graph, lanes = problem.fragment.graph, problem.target.lanes()
+    dtype = graph.types[problem.result].dtype
     sources = arguments.sources(problem, graph.output_values)
     outputs = {v: arguments.memory(problem, v, "output") for v in graph.output_values}
     element = place(variable("j", 0, length - 1), variable("c", 0, n - 1))
@@ -37,6 +39,8 @@ def epilogue(
 
     def row(out: Writer, j: Index, columns: Columns, held: Callable[[int], str], cs: list[Index]) -> None:
         at = {place(j, c): held(v) for v, c in enumerate(cs)}
+        if dtype is not DType.FLOAT32:
+            at = {element: out.declare("f32", rounded(text, dtype)) for element, text in at.items()}
         registers = Registers(at, frozenset(("tile",)))
         values = Values(graph, {**sources, problem.result: registers})
         for v, element in enumerate(at):
@@ -139,14 +143,14 @@ def _copied(problem: Problem, plane: Plane, node: Node, axis: str) -> str:
     out.open(f"for (int64_t {outer[0]} = {outer[1]}; {outer[0]} < {outer[2]}; ++{outer[0]})", (outer[0],))
     out.add(f"int64_t {name} = {first};")
     out.open(f"for (; {name} + {lanes} <= {last}; {name} += {lanes})", (name,))
-    out.store(node, memory, (w, q), axis)
+    out.store_register(out.value(node, axis), DType.FLOAT32, memory, (w, q), axis)
     out.close()
     if axis == "w" or plane.count % lanes:
         out.open(f"if ({name} < {last})", (name,))
         tail = plane.count % lanes if axis == "q" else "tail"
         if axis == "w":
             out.add(f"const int64_t tail = {last} - {name};")
-        out.store(node, memory, (w, q), axis, tail)
+        out.store_register(out.value(node, axis, tail), DType.FLOAT32, memory, (w, q), axis, tail)
         out.close()
     out.close()
     return f"{out.tables}\n{out.text}"

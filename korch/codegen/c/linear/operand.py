@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from korch.codegen.c.index import Index, constant, dot
 from korch.codegen.c.nest_reads import LAYOUT_READS, Indices
 from korch.ir.fragment import Fragment
+from korch.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,13 @@ class Place:
 
 
 def place_of(fragment: Fragment, value: str, index: Indices) -> Place | None:
-    """The input element that `value[index]` is, when only layout primitives lie between, whatever the variables."""
+    """The input element that `value[index]` is, when only layout primitives lie between, whatever the variables.
+
+    None also where the input is not float32: the kernels read nothing else in place.
+    """
     graph = fragment.graph
+    if graph.types[value].dtype is not DType.FLOAT32:
+        return None
     definers = graph.definers()
     while value in definers:
         definition = graph.definitions[definers[value][0]]

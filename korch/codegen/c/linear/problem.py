@@ -15,6 +15,8 @@ from korch.ir.graph import Definition
 from korch.ir.primitives import TABLE
 from korch.ir.types import DType
 
+# Sums are float32 for all of these; the narrow ones are converted when operands are packed or copied.
+COMPUTED_IN_FLOAT32 = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 FUSED = ("elementwise", "broadcast", "layout")
 
 
@@ -36,7 +38,7 @@ class Problem:
             return f"it has {len(linear)} linear primitives"
         result = linear[0].outputs[0]
         types = [graph.types[v] for v in (*linear[0].inputs, result)]
-        if any(t.dtype is not DType.FLOAT32 for t in types):
+        if any(t.dtype not in COMPUTED_IN_FLOAT32 for t in types):
             return f"{linear[0].primitive} of {types[0].dtype.value}"
         if any(t.elements == 0 for t in types):
             return "an empty tensor"
@@ -105,7 +107,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that depends on weights and constants alone: computed when they are packed."""
+    """A value that depends on weights and constants alone: `evaluate` gives it as float32, when they are packed."""
 
     weights: tuple[str, ...]
     text: str
@@ -145,6 +147,6 @@ def constant_value(fragment: Fragment, value: str) -> Constant | None:
         for d in chain:
             operands: Sequence[np.ndarray] = [known[v] for v in d.inputs]
             known[d.outputs[0]] = TABLE[d.primitive].numpy(operands, dict(d.attributes))[0]
-        return known[value]
+        return known[value].astype(np.float32)
 
     return Constant(tuple(weights), text, evaluate)
