@@ -318,13 +318,11 @@ def library(request, tmp_path_factory) -> Library:
     for fragment in ALL.values():
         kernels = linear_implementations(fragment, target)
         assert not isinstance(kernels, str), kernels
-        # All that the machine's own target offers; of the others, where the shapes of tiles differ, the extremes.
-        chosen = (
-            kernels
-            if target.name == targets()[-1]
-            else {kernels[0].label: kernels[0], kernels[-1].label: kernels[-1]}.values()
-        )
-        cases += [(fragment, k) for k in chosen]
+        # Of each family the most and the least promising tile; where tiles are smaller, the former.
+        chosen = {k.family: k for k in reversed(kernels)}
+        if target.name == targets()[-1]:
+            chosen |= {f"{k.family}, last": k for k in kernels}
+        cases += [(fragment, k) for k in dict.fromkeys(chosen.values())]
     return Library(cases, target, tmp_path_factory.mktemp("linear"))
 
 
