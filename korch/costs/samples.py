@@ -15,22 +15,36 @@ from korch.ir.types import TensorType
 
 _INDEXED = {"gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd"}
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38, 1.0, -1.0)
+# For fragments that add: huge numbers of both signs would cancel or overflow depending on the order of the sum.
+_SPECIAL_TO_ADD = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, 1.0, -1.0)
+# For those that multiply many: what underflows, and so 0 times infinity, depends on the order of the product.
+_SPECIAL_TO_MULTIPLY = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0)
+_ADDS = {"reduce_sum", "window_sum", "cumsum"}
 
 
 def sample_inputs(fragment: Fragment, *, adversarial: bool = False) -> dict[str, np.ndarray]:
     """One array for each input of the fragment, the same each time for one type and position.
 
-    Floats are normal; `adversarial` strews NaN, infinities, signed zeros, denormals and huge numbers among them,
-    and the extreme integers among integers. Integers used as indices stay in range.
+    Floats are normal; `adversarial` strews NaN, infinities, signed zeros, denormals and huge numbers among them
+    (such that the result does not hang on the order of a sum or a product), and the extreme integers among
+    integers. Integers used as indices stay in range.
     """
     graph = fragment.graph
     limits = _index_limits(graph)
+    special = _special(graph) if adversarial else ()
     found: dict[str, np.ndarray] = {}
     for value in graph.input_values:
         t = graph.types[value]
         seed = int.from_bytes(hashlib.sha256(f"{value}:{t}".encode()).digest()[:8], "little")
-        found[value] = _sample(t, np.random.default_rng(seed), limits.get(value), adversarial)
+        found[value] = _sample(t, np.random.default_rng(seed), limits.get(value), special)
     return found
+
+
+def _special(graph: Graph) -> tuple[float, ...]:
+    primitives = {d.primitive for d in graph.definitions}
+    if "reduce_prod" in primitives:
+        return _SPECIAL_TO_MULTIPLY
+    return _SPECIAL_TO_ADD if primitives & _ADDS else _SPECIAL
 
 
 def _index_limits(graph: Graph) -> dict[str, int]:
@@ -47,20 +61,21 @@ def _index_limits(graph: Graph) -> dict[str, int]:
     return found
 
 
-def _sample(t: TensorType, rng: np.random.Generator, limit: int | None, adversarial: bool) -> np.ndarray:
+def _sample(t: TensorType, rng: np.random.Generator, limit: int | None, special: tuple[float, ...]) -> np.ndarray:
+    """Random elements, with some of the `special` numbers among them where there are any."""
     if t.dtype.is_float:
         array = rng.standard_normal(t.shape, np.float32).astype(t.dtype.numpy)
-        if adversarial and array.size:
+        if special and array.size:
             flat = array.reshape(-1)
             places = rng.integers(0, array.size, min(array.size, max(3, array.size // 50)))
             with np.errstate(over="ignore"):
-                flat[places] = rng.choice(np.array(_SPECIAL), len(places)).astype(t.dtype.numpy)
+                flat[places] = rng.choice(np.array(special), len(places)).astype(t.dtype.numpy)
         return array
     if t.dtype.is_integer:
         if limit is not None:
             return rng.integers(0, limit, t.shape).astype(t.dtype.numpy)
         array = rng.integers(-8 if t.dtype.is_signed else 0, 9, t.shape).astype(t.dtype.numpy)
-        if adversarial and array.size:
+        if special and array.size:
             info = np.iinfo(t.dtype.numpy)
             places = rng.integers(0, array.size, max(1, array.size // 20))
             array.reshape(-1)[places] = rng.choice(np.array([info.min, info.max], t.dtype.numpy), len(places))
