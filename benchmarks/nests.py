@@ -253,17 +253,33 @@ def argmax_channels() -> Fragment:
     return m.fragment(m("arg_max", x, axis=1, last=False))
 
 
+def _bilinear(m: Make, x: str, scale: int) -> str:
+    """Half-pixel bilinear upsampling of the last two dimensions."""
+    for axis in (2, 3):
+        n = m.types[x].shape[axis]
+        positions = [(i + 0.5) / scale - 0.5 for i in range(n * scale)]
+        low = [min(max(int(np.floor(p)), 0), n - 1) for p in positions]
+        high = [min(int(np.floor(p)) + 1, n - 1) for p in positions]
+        share = [float(min(max(p, 0) - k, 1)) for p, k in zip(positions, low, strict=True)]
+        indices = tuple(zip(low, high, strict=True))
+        x = m("resample", x, axis=axis, indices=indices, weights=tuple((1 - s, s) for s in share))
+    return x
+
+
 def bilinear() -> Fragment:
     m = Make()
+    return m.fragment(_bilinear(m, m.input(1, 64, 52, 52), 2))
+
+
+def bilinear_8() -> Fragment:
+    m = Make()
+    return m.fragment(_bilinear(m, m.input(1, 64, 16, 16), 8))
+
+
+def bilinear_channels_last() -> Fragment:
+    m = Make()
     x = m.input(1, 64, 52, 52)
-    positions = [(i + 0.5) / 2 - 0.5 for i in range(104)]
-    low = [min(max(int(np.floor(p)), 0), 51) for p in positions]
-    high = [min(int(np.floor(p)) + 1, 51) for p in positions]
-    share = [float(min(max(p, 0) - k, 1)) for p, k in zip(positions, low, strict=True)]
-    indices = tuple(zip(low, high, strict=True))
-    weights = tuple((1 - s, s) for s in share)
-    y = m("resample", x, axis=2, indices=indices, weights=weights)
-    return m.fragment(y)
+    return _channels_last(m, x, _bilinear(m, x, 2))
 
 
 CASES: tuple[Callable[[], Fragment], ...] = (
@@ -271,7 +287,8 @@ CASES: tuple[Callable[[], Fragment], ...] = (
     transpose_bytes, softmax, softmax_channels, softmax_channels_last, layernorm, layernorm_channels, groupnorm,
     instancenorm, instancenorm_channels_last, squeeze_excite_channels_last, avgpool,
     mean_channels_last, maxpool, maxpool_channels_last, concat, concat_channels_last, upsample,
-    upsample_channels_last, reflect_pad, focus_channels_last, argmax_channels, bilinear,
+    upsample_channels_last, reflect_pad, focus_channels_last, argmax_channels, bilinear, bilinear_8,
+    bilinear_channels_last,
 )  # fmt: skip
 
 

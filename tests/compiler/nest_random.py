@@ -273,23 +273,30 @@ def _gather(rng: random.Random, m: Make, values: list[str]) -> str | None:
     return m("gather_nd", x, at, batch_dims=batch)
 
 
+def _resample(rng: random.Random, m: Make, values: list[str]) -> str | None:
+    x = _pick(rng, values)
+    t = m.types[x]
+    if t.rank == 0 or not t.dtype.is_float:
+        return None
+    axis = rng.randrange(t.rank)
+    n, taps = t.shape[axis], rng.randint(1, 3)
+    if rng.random() < 0.5:
+        indices = [tuple(min(i // 2 + k, n - 1) for k in range(taps)) for i in range(2 * n)]
+    else:
+        indices = [tuple(rng.randrange(n) for _ in range(taps)) for _ in range(rng.randint(1, 9))]
+    weights = tuple(tuple(rng.choice([0.0, 0.25, -0.5, 1.0]) for _ in range(taps)) for _ in indices)
+    return m("resample", x, axis=axis, indices=tuple(indices), weights=weights)
+
+
 def _linear(rng: random.Random, m: Make, values: list[str]) -> str | None:
     x = _pick(rng, values)
     t = m.types[x]
     if t.dtype is DType.BOOL or t.rank < 2:
         return None
-    kind = rng.choice(["matmul", "conv", "conv_transpose", "resample"])
+    kind = rng.choice(["matmul", "conv", "conv_transpose"])
     if kind == "matmul":
         batch = t.shape[:-2] if rng.random() < 0.5 else ()
         return m("matmul", x, m.input(*batch, t.shape[-1], rng.randint(1, 20), dtype=t.dtype))
-    if kind == "resample":
-        if not t.dtype.is_float:
-            return None
-        axis = rng.randrange(t.rank)
-        rows, taps = rng.randint(1, 9), rng.randint(1, 3)
-        indices = tuple(tuple(rng.randrange(t.shape[axis]) for _ in range(taps)) for _ in range(rows))
-        weights = tuple(tuple(rng.choice([0.0, 0.25, -0.5, 1.0]) for _ in range(taps)) for _ in range(rows))
-        return m("resample", x, axis=axis, indices=indices, weights=weights)
     if t.rank < 3:
         return None
     n = t.rank - 2
@@ -299,9 +306,7 @@ def _linear(rng: random.Random, m: Make, values: list[str]) -> str | None:
     per = rng.randint(1, 3)
     if kind == "conv":
         pads = tuple(rng.randint(0, 2) for _ in range(2 * n))
-        sizes = [
-            t.shape[2 + d] + pads[d] + pads[n + d] - (kernel[d] - 1) * dilations[d] for d in range(n)
-        ]
+        sizes = [t.shape[2 + d] + pads[d] + pads[n + d] - (kernel[d] - 1) * dilations[d] for d in range(n)]
         if min(sizes) < 1:
             return None
         w = m.input(groups * per, t.shape[1] // groups, *kernel, dtype=t.dtype)
@@ -313,14 +318,12 @@ def _linear(rng: random.Random, m: Make, values: list[str]) -> str | None:
     )
     w = m.input(t.shape[1], per, *kernel, dtype=t.dtype)
     shape = (t.shape[0], groups * per, *out)
-    return m(
-        "conv_transpose", x, w, strides=strides, dilations=dilations, pads=pads, groups=groups, shape=shape
-    )
+    return m("conv_transpose", x, w, strides=strides, dilations=dilations, pads=pads, groups=groups, shape=shape)
 
 
 GROWTH = (
     _unary, _unary, _binary, _binary, _binary, _cast, _reduce, _normalise, _normalise, _window, _reshape,
-    _reshape, _transpose, _slice, _pad, _concat, _take, _gather, _linear,
+    _reshape, _transpose, _slice, _pad, _concat, _take, _gather, _linear, _resample,
 )  # fmt: skip
 
 

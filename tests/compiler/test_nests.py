@@ -293,6 +293,15 @@ def build_cases() -> dict[str, Fragment]:
         weights = tuple((1.0, 0.0) if i % 2 == 0 else (0.5, 0.5) for i in range(12))
         return m.fragment(m("resample", x, axis=2, indices=indices, weights=weights))
 
+    @case("bilinear rows and columns")
+    def _(m: Make) -> Fragment:
+        x = m.input(1, 3, 6, 40)
+        for axis, n in ((2, 6), (3, 40)):
+            indices = tuple((max((i - 1) // 2, 0), min((i + 1) // 2, n - 1)) for i in range(2 * n))
+            weights = tuple((0.25, 0.75) if i % 2 == 0 else (0.75, 0.25) for i in range(2 * n))
+            x = m("resample", x, axis=axis, indices=indices, weights=weights)
+        return m.fragment(x)
+
     @case("scalars")
     def _(m: Make) -> Fragment:
         return m.fragment(m("exp", m.input()))

@@ -11,16 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korch.codegen.c.index import (
+    Entry,
     Index,
     constant,
+    cuts_of,
     dot,
     flatten,
+    lane_pattern,
     lookup,
+    repetition,
     row_major_strides,
     to_c,
     unflatten,
     variable,
 )
+from korch.codegen.c.nest_reads import GATHERS, LAYOUT_READS, REDUCTIONS
+from korch.ir.primitives import ROWS
 
 RANGES = {"a": (0, 3), "b": (0, 5), "c": (0, 6), "d": (-2, 4)}
 
@@ -208,3 +214,34 @@ def test_nested_division_by_hand() -> None:
     assert (h * 10 + w) // 20 == h // 2
     assert (h * 10 + w) % 20 == (h % 2) * 10 + w
     assert (h * 10 + w).text == "10*h+w"
+
+
+def test_every_primitive_has_index_semantics() -> None:
+    """All but elementwise and opaque primitives are in exactly one of the tables of reads."""
+    tables = [set(LAYOUT_READS), set(REDUCTIONS), set(GATHERS)]
+    assert sum(map(len, tables)) == len(set().union(*tables))
+    kinds = [{"layout", "broadcast"}, {"reduce", "linear"}, {"gather"}]
+    for table, kind in zip(tables, kinds, strict=True):
+        assert table == {row.name for row in ROWS if row.kind in kind}
+
+
+def test_repeated_lanes() -> None:
+    x, y = variable("x", 0, 99), variable("y", 0, 9)
+    assert lane_pattern(x // 2 + y * 50, "x", 0, 4) == (0, 0, 1, 1)
+    assert lane_pattern((x + 1) // 2, "x", 0, 4) == (0, 1, 1, 2)
+    assert lane_pattern(x // 2, "x", 3, 4) == (0, 1, 1, 2)
+    assert lane_pattern(x // 3, "x", 0, 4) is None
+    assert lane_pattern(x % 4, "x", 0, 4) is None
+
+
+def test_cuts_of_tables() -> None:
+    assert cuts_of((2, 1, *range(9), 7, 6)) == [0, 3, 11]
+    twice = tuple(min(max((i - 1) // 2, 0), 18) for i in range(40))
+    assert repetition(twice) == (1, 39, 2) and cuts_of(twice) == [1, 39]
+    assert cuts_of(tuple(i * i for i in range(40))) == []
+    for values in (twice, (2, 1, *range(9), 7, 6)):
+        for low, high in itertools.pairwise([*cuts_of(values), len(values)]):
+            piece = variable("p", low, high - 1)
+            found = lookup(values, piece)
+            assert not any(isinstance(a, Entry) for a in found.atoms())
+            assert all(found.evaluate({"p": p}) == values[p] for p in range(low, high))

@@ -24,6 +24,7 @@ What other kernel families use to fuse what stands before and after their inner 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -63,6 +64,7 @@ __all__ = [
 ]
 
 _NARROW = frozenset({DType.FLOAT16, DType.BFLOAT16})
+_ZEROS = re.compile(r"\.?0+p")  # at the end of a hexadecimal mantissa
 # What gives a float16 from float16s without rounding.
 _EXACT = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "max", "min", "where", "cast", "bitcast"})
 
@@ -269,7 +271,7 @@ class Writer:
             self._forbid_axis(node.guards, axis)
             return self.declare(tag, f"{self.condition(node.guards)} ? {args[0]} : {args[1]}")
         assert isinstance(node, TableRead)
-        numbers = [literal(node.dtype.numpy.type(v)) for v in node.values]
+        numbers = [_ZEROS.sub("p", literal(node.dtype.numpy.type(v))) for v in node.values]
         table = self._table(("numbers", node.dtype, node.values), storage_tag(node.dtype), numbers)
         return self.declare(tag, self._load(table, node.dtype, node.at, axis, lanes))
 

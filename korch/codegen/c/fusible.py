@@ -48,7 +48,7 @@ def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES
     reductions: list[Definition] = []
     gathers = False
     for d in members:
-        kind = TABLE[d.primitive].kind
+        kind = _kind(d)
         if kind == "opaque":
             if len(members) > 1:
                 return "opaque primitives stand alone"
@@ -70,12 +70,17 @@ def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES
     return _reductions_agree(graph, reductions, rules) if len(reductions) > 1 else None
 
 
+def _kind(d: Definition) -> str:
+    """The class of a primitive; a resampling combines a few neighbours, as windows do."""
+    return "reduce" if d.primitive == "resample" else TABLE[d.primitive].kind
+
+
 def _around_linear(members: Sequence[Definition], linear: Definition, rules: FusionRules) -> str | None:
     """Epilogues keep the result's elements; only the first operand is computed, others are only moved."""
     after = set(linear.outputs)
     makers: dict[str, Definition] = {}
     for d in members:
-        kind = TABLE[d.primitive].kind
+        kind = _kind(d)
         if d is linear:
             continue
         if not after.isdisjoint(d.inputs):
@@ -92,7 +97,7 @@ def _around_linear(members: Sequence[Definition], linear: Definition, rules: Fus
         d = makers.get(pending.pop())
         if d is None:
             continue
-        if TABLE[d.primitive].kind not in _MOVES:
+        if _kind(d) not in _MOVES:
             return f"{d.primitive} on a linear primitive's weights"
         pending.extend(d.inputs)
     return None
@@ -112,12 +117,11 @@ def _pair_agrees(graph: Graph, a: Definition, b: Definition, rules: FusionRules)
     b_in, b_out = graph.types[b.inputs[0]], graph.types[b.outputs[0]]
     if max(a_in.bytes, b_in.bytes) <= rules.small_bytes:
         return True
-    windows = a.primitive.startswith("window"), b.primitive.startswith("window")
-    if all(windows):
-        # Maps of one plane, or of a vector of channels, stay in cache.
-        plane = max(_plane(a_out.shape), _plane(b_in.shape)) * a_out.dtype.size * 16
-        return plane <= rules.kept_bytes
-    if any(windows):
+    neighbours = _neighbours(a), _neighbours(b)
+    if neighbours[0] is not None and neighbours[1] is not None and a_out.rank == b_in.rank:
+        # Kept are lines (planes…) of the dimensions that the second one combines, of one vector of the others.
+        return math.prod(a_out.shape[k] for k in neighbours[1]) * a_out.dtype.size * 16 <= rules.kept_bytes
+    if any(n is not None for n in neighbours):
         return False
     if a_in.elements == b_in.elements and a_out.elements == b_out.elements:
         return a_in.shape != b_in.shape or _axes(a) == _axes(b)
@@ -126,8 +130,14 @@ def _pair_agrees(graph: Graph, a: Definition, b: Definition, rules: FusionRules)
     return small.elements == large.elements and large.bytes <= rules.kept_bytes
 
 
-def _plane(shape: tuple[int, ...]) -> int:
-    return math.prod(shape[2:])
+def _neighbours(d: Definition) -> tuple[int, ...] | None:
+    """The dimensions along which a window or a resampling combines neighbours; None for whole-axis reductions."""
+    if d.primitive == "resample":
+        return (d.int("axis"),)
+    if not d.primitive.startswith("window"):
+        return None
+    sizes = zip(d.ints("window"), d.ints("strides"), strict=True)
+    return tuple(k for k, (w, s) in enumerate(sizes) if w > 1 or s > 1)
 
 
 def _axes(d: Definition) -> tuple[int, ...]:

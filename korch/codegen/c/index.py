@@ -303,9 +303,45 @@ def progressions(values: tuple[int, ...]) -> list[int]:
     for i in range(2, len(values)):
         begin = starts[-1]
         if i - begin >= 2 and values[i] - values[i - 1] != values[begin + 1] - values[begin]:
-            # The entry before may begin the next progression, when it alone would not be worth one.
             starts.append(i)
     return starts
+
+
+def repetition(values: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """The longest stretch (first position, one past the last) in which each of successive integers stands k times,
+    the first and the last perhaps fewer times, and k; None when k would be 1."""
+    runs: list[tuple[int, int]] = []  # first position, length
+    for i, v in enumerate(values):
+        if i and v == values[i - 1]:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((i, 1))
+    lengths = [n for _, n in runs]
+    k = max(sorted(set(lengths)), key=lengths.count)
+    if k < 2:
+        return None
+    best, first = (0, 0, k), 0
+    for j in range(1, len(runs) + 1):
+        follows = j < len(runs) and values[runs[j][0]] == values[runs[j - 1][0]] + 1
+        if follows and (j - 1 == first or runs[j - 1][1] == k):
+            continue
+        (start, n), (last, m) = runs[first], runs[j - 1]
+        low, high = start + max(0, n - k), last + min(m, k)
+        if high - low > best[1] - best[0]:
+            best = (low, high, k)
+        first = j - 1 if follows else j
+    return best
+
+
+def cuts_of(values: tuple[int, ...]) -> list[int]:
+    """Where to cut the range of a table's index so that the pieces, or the longest of them, need no table."""
+    starts = progressions(values)
+    if len(starts) <= MOST_PROGRESSIONS:
+        return starts
+    found = repetition(values)
+    if found is None or 2 * (found[1] - found[0]) < len(values):
+        return []
+    return [found[0], found[1]]
 
 
 def to_c(index: Index, table: TableName, names: Mapping[str, str] | None = None) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from korch.codegen.c.emit import Memory, Registers, Source, Values, Writer, storage_tag
-from korch.codegen.c.index import MOST_PROGRESSIONS, Entry, Index, progressions, variable
-from korch.codegen.c.nest_plan import Family, Plan, output_memory
-from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices
+from korch.codegen.c.index import MOST_PROGRESSIONS, Entry, Index, constant, cuts_of, variable
+from korch.codegen.c.nest_plan import MOST_TAPS, Family, Plan, axis_variables, output_memory, reduction_term
+from korch.codegen.c.nest_reads import Guard, Indices
 from korch.codegen.c.nest_reduce import Reducer, accumulator_dtype
 from korch.codegen.c.nest_schedule import Group, PassSchedule, Schedule
 from korch.codegen.c.nest_values import Node, Read, Stage
@@ -232,7 +232,7 @@ class PassCoder:
         families = schedule.loops.families
         self.families = families[:1] if self.mode == "partial" else families
         looks = [self.plan.look(f) for f in self.families]
-        self.guarded = any(s.guards or any(map(has_table, s.memory())) for s in looks)
+        self.guarded = any(s.guards or any(map(has_table, s.indices())) for s in looks)
 
     def write(self) -> None:
         self.out.open("", ("@pass",))
@@ -285,19 +285,27 @@ class PassCoder:
         """The conditions that are open for these ranges."""
         values = self._values()
         values.sources.update({v: Stage() for v in self.p.loops.values() if v in self.plan.stages})
-        for family in self.families:
+        for k, family in enumerate(self.families):
             index = self._index(family, points)
             for v, d in itertools.zip_longest(family.values, family.definitions):
                 if d is None:
                     values.define(v, index)
                 elif self.mode != "combine":
-                    loops = family.loops.index(tuple(variable(n, 0, size - 1) for n, size in self._loops_of(family)))
-                    types = [self.plan.graph.types[u] for u in d.inputs]
-                    term = REDUCTIONS[d.primitive].term(d, types, index, loops)
-                    remaining = values.decide(term.guards)
-                    for operand, at in term.reads if remaining is not None else ():
-                        values.at(d.inputs[operand], at, remaining or ())
+                    for loops in self._iterations(k, family):
+                        term = reduction_term(self.plan.graph, d, index, loops)
+                        remaining = values.decide(term.guards)
+                        for operand, at in term.reads if remaining is not None else ():
+                            values.at(d.inputs[operand], at, remaining or ())
         return values
+
+    def _iterations(self, position: int, family: Family) -> Iterator[Indices]:
+        """The loops of a reduction as they will be: constants in turn where they are unrolled, else variables."""
+        sizes = family.loops.extents
+        if math.prod(sizes) > MOST_TAPS or self.mode != "whole" or self.p.lanes.get(position):
+            yield family.loops.index(axis_variables(family.loop_names, sizes))
+            return
+        for point in itertools.product(*map(range, sizes)):
+            yield family.loops.index(tuple(map(constant, point)))
 
     def _values(self) -> Values:
         return Values(self.plan.graph, self.sources, self.shared)
@@ -305,9 +313,6 @@ class PassCoder:
     def fresh_values(self, body: Body) -> Values:
         """The values of a body, without what has been noted in it."""
         return Values(self.plan.graph, body.values.sources)
-
-    def _loops_of(self, family: Family) -> list[tuple[str, int]]:
-        return list(zip(family.loop_names, family.loops.extents, strict=True))
 
     def _index(self, family: Family, points: Mapping[str, Index]) -> Indices:
         return family.kept.index(tuple(points[n] for n in family.names))
@@ -516,10 +521,9 @@ def table_points(nodes: Iterable[Node], name: str, low: int, high: int) -> set[i
             step = atom.at.stride(name) if isinstance(atom, Entry) else None
             if not isinstance(atom, Entry) or step != 1 or len(atom.at.variables) != 1:
                 continue
-            starts = progressions(atom.values)
-            if len(starts) > MOST_PROGRESSIONS:
-                return set()
-            points.update(s - atom.at.constant for s in starts)
+            points.update(s - atom.at.constant for s in cuts_of(atom.values))
+    if len(points) > 2 * MOST_PROGRESSIONS:
+        return set()
     return {p for p in points if low < p < high}
 
 

@@ -28,6 +28,7 @@ _OPERATIONS = {
     "asin": 24, "acos": 24, "atan": 20, "sinh": 24, "cosh": 24, "asinh": 30, "acosh": 30, "atanh": 24,
     "atan2": 30, "pow": 40, "mod": 12, "fmod": 12, "div": 4, "sqrt": 4,
 }  # fmt: skip
+MOST_TAPS = 9  # loops of reductions of so few iterations are unrolled
 _HEAVY = 8  # operations from which recomputing costs more than a store and a load in the nearest cache
 
 
@@ -72,6 +73,11 @@ class Look:
         yield from (g.index for g in self.guards)
         yield from self.tables
 
+    def indices(self) -> Iterable[Index]:
+        """All index expressions."""
+        yield from self.memory()
+        yield from (i for _, at in self.stages for i in at)
+
 
 @dataclass
 class Pass:
@@ -96,9 +102,10 @@ class Plan:
     passes: list[Pass]
     extents: dict[str, int]
 
-    def look(self, family: Family) -> Look:
+    def look(self, family: Family, unrolled: bool = False) -> Look:
+        """`unrolled` looks at the first iteration of the family's loops only."""
         roots = {v: f for f in self.families for v in f.values if v in self.stages}
-        return look(self.graph, self.layouts, family, roots)
+        return look(self.graph, self.layouts, family, roots, unrolled)
 
     @property
     def roots(self) -> dict[str, Family]:
@@ -115,14 +122,17 @@ def reduction_term(graph: Graph, d: Definition, index: Indices, loops: Indices) 
     return REDUCTIONS[d.primitive].term(d, types, index, loops)
 
 
-def look(graph: Graph, layouts: Mapping[str, Layout], family: Family, roots: Mapping[str, Family]) -> Look:
+def look(
+    graph: Graph, layouts: Mapping[str, Layout], family: Family, roots: Mapping[str, Family], unrolled: bool = False
+) -> Look:
     """Expands a family's values over its axes; it reads `roots` where they lie."""
     sources: dict[str, Source] = {v: Stage() for v in roots}
     for v in graph.input_values:
         sources.setdefault(v, output_memory(graph, layouts, v, f"in_{v}"))
     values = Values(graph, sources)
     index = family.kept.index(axis_variables(family.names, family.kept.extents))
-    loops = family.loops.index(axis_variables(family.loop_names, family.loops.extents))
+    sizes = tuple(1 for _ in family.loops.extents) if unrolled else family.loops.extents
+    loops = family.loops.index(axis_variables(family.loop_names, sizes))
     found = Look()
     for d in family.definitions:
         term = reduction_term(graph, d, index, loops)
@@ -350,8 +360,7 @@ def _split(plan: Plan, counter: itertools.count[int]) -> None:
 
 def _split_own(family: Family, seen: Look, counter: itertools.count[int]) -> bool:
     extents = family.extents()
-    indices = [*seen.memory(), *(i for _, at in seen.stages for i in at)]
-    divided = [a for i in indices for a in i.atoms() if isinstance(a, Quotient | Remainder)]
+    divided = [a for i in seen.indices() for a in i.atoms() if isinstance(a, Quotient | Remainder)]
     # Where entries are merely repeated, lanes are repeated too (`lane_pattern`): no reason to split.
     split = {a.base for a in divided if isinstance(a, Remainder)}
     for atom in divided:

@@ -11,7 +11,7 @@ import numpy as np
 
 from korch.codegen.c.emit import register_tag, rounded
 from korch.codegen.c.index import Index, variable
-from korch.codegen.c.nest_plan import Family, reduction_term
+from korch.codegen.c.nest_plan import MOST_TAPS, Family, reduction_term
 from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices, Term
 from korch.codegen.c.nest_values import Node, Read
 from korch.codegen.c.prelude import literal
@@ -22,7 +22,6 @@ from korch.ir.types import DType
 if TYPE_CHECKING:
     from korch.codegen.c.nest_code import Body, PassCoder
 
-_MOST_TAPS = 9  # loops of so few iterations are unrolled
 _EQUAL, _WHERE = Definition("eq", (), ()), Definition("where", (), ())
 
 
@@ -65,7 +64,7 @@ class Reducer:
             self._combine()
         elif all(self.extents.values()):
             self._clamp()
-            unrolled = not self.lane and math.prod(self.extents.values()) <= _MOST_TAPS and not self.bounds
+            unrolled = not self.lane and math.prod(self.extents.values()) <= MOST_TAPS and not self.bounds
             self._loops(0, {}, unrolled and self.coder.mode == "whole")
         return [[self._finish(k, a) for a in row] for k, row in enumerate(accumulators)]
 

@@ -21,8 +21,9 @@ from korch.codegen.c.index import (
     constant,
     lane_pattern,
     progressions,
+    repetition,
 )
-from korch.codegen.c.nest_plan import Family, Look, Pass, Plan, operations
+from korch.codegen.c.nest_plan import MOST_TAPS, Family, Look, Pass, Plan, operations
 from korch.codegen.c.nest_reads import Indices
 from korch.codegen.c.nest_values import NestError
 from korch.codegen.target import Target
@@ -31,6 +32,7 @@ LOCAL_BYTES = 256 << 10  # of one worker
 SHARED_BYTES = 256 << 10
 TASK_NANOSECONDS = 10_000.0  # of work in one task, below which handing it out costs too much
 _WORTH_TRYING = 1.3  # times the cheapest estimate: the estimate is no better than that
+_SMALL_BYTES = 16 << 10
 _MOST_TASKS = 32
 _FEW_TASKS = 4  # as many keep the cores of a small machine busy
 
@@ -97,7 +99,10 @@ def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS, c
     into the memory for them."""
     lanes = target.lanes()
     looks = {id(f): plan.look(f) for f in plan.families}
-    passes = _schedule_passes(plan, looks, lanes, choice)
+    # Loops that are unrolled: an iteration is looked at as it will be, with constants for their variables.
+    few = {id(f): math.prod(f.loops.extents) <= MOST_TAPS for f in plan.families}
+    iterations = {id(f): plan.look(f, True) if f.definitions and few[id(f)] else looks[id(f)] for f in plan.families}
+    passes = _schedule_passes(plan, looks, iterations, lanes, choice)
     groups = _groups(plan, passes, looks, lanes, grain)
     buffers, local, shared = _buffers(plan, groups, looks, lanes)
     if local > LOCAL_BYTES:
@@ -110,7 +115,9 @@ def make_schedule(plan: Plan, target: Target, grain: float = TASK_NANOSECONDS, c
 # Passes.
 
 
-def _schedule_passes(plan: Plan, looks: dict[int, Look], lanes: int, choice: int) -> list[PassSchedule]:
+def _schedule_passes(
+    plan: Plan, looks: dict[int, Look], iterations: dict[int, Look], lanes: int, choice: int
+) -> list[PassSchedule]:
     """Vector axes for all passes together: what is best for one pass may lay out its values badly for the next.
 
     Tried are the best for each pass in turn, each axis as the vector axis of all passes that have it, and none of
@@ -127,7 +134,7 @@ def _schedule_passes(plan: Plan, looks: dict[int, Look], lanes: int, choice: int
         orders: dict[str, tuple[str, ...]] = {}
         for loops in plan.passes:
             names = sorted(wanted & loops.names) or [*sorted(loops.names - avoided), None]
-            p = _schedule_pass(plan, loops, looks, lanes, orders, names)
+            p = _schedule_pass(plan, loops, looks, iterations, lanes, orders, names)
             orders.update(dict.fromkeys(loops.values(), p.order))
             passes.append(p)
         key = tuple((p.vector, tuple(p.lanes.items())) for p in passes)
@@ -142,6 +149,7 @@ def _schedule_pass(
     plan: Plan,
     loops: Pass,
     looks: dict[int, Look],
+    iterations: dict[int, Look],
     lanes: int,
     orders: dict[str, tuple[str, ...]],
     axes: Sequence[str | None],
@@ -153,7 +161,7 @@ def _schedule_pass(
         chosen: dict[int, str | None] = {}
         total = 0.0
         for k, family in enumerate(loops.families):
-            seen = looks[id(family)]
+            seen = iterations[id(family)]
             if axis is not None or not family.definitions:
                 total += _cost(plan, family, seen, axis, tile, lanes, orders)
                 continue
@@ -217,8 +225,9 @@ def _stage_offset(plan: Plan, value: str, at: Indices, order: tuple[str, ...]) -
 
 def _share(variables: frozenset[str], family: Family, extents: dict[str, int]) -> float:
     """How often something that varies with these variables is computed, of all iterations (loops invariant)."""
-    if variables.isdisjoint(family.loop_names):
-        return 1 / max(1, math.prod(family.loops.extents))
+    iterations = math.prod(family.loops.extents)
+    if iterations > MOST_TAPS and variables.isdisjoint(family.loop_names):
+        return 1 / iterations
     return 1.0 if variables else 0.0
 
 
@@ -236,6 +245,8 @@ def _access(offset: Index, axis: str | None, tile: str | None, lanes: int) -> fl
         return 3.0
     if stride is None and _main_stride(offset, axis) == 1:
         return 1.5
+    if stride is None and _repeats(offset, axis, lanes):
+        return 3.0
     if stride is None and (pattern := lane_pattern(offset, axis, 0, lanes)) and max(pattern) < lanes:
         return 2.5
     return lanes * (1.2 if stride is not None else 2.5)
@@ -257,6 +268,19 @@ def _main_stride(offset: Index, axis: str) -> int | None:
                 return None
             total += k
     return total
+
+
+def _repeats(offset: Index, axis: str, lanes: int) -> bool:
+    """Whether the entries of a table are, but for its ends, repeated as often as fits into vectors."""
+    for atom, k in offset.terms:
+        if axis not in atom.variables:
+            continue
+        if not isinstance(atom, Entry) or k != 1 or atom.at.stride(axis) != 1 or len(atom.at.variables) != 1:
+            return False
+        found = repetition(atom.values)
+        if found is None or lanes % found[2] or 2 * (found[1] - found[0]) < len(atom.values):
+            return False
+    return True
 
 
 def _tile_axis(plan: Plan, loops: Pass, looks: dict[int, Look], axis: str, lanes: int) -> str | None:
@@ -354,7 +378,8 @@ def _joined(plan: Plan, passes: list[PassSchedule], lanes: int, grain: float) ->
     common = frozenset.intersection(*(p.loops.names for p in passes))
     work = sum(p.work for p in passes)
     wanted = _wanted(work, grain)
-    if passes[-1].work > 8 * sum(p.work for p in passes[:-1]) and wanted > 1:
+    before = sum(plan.graph.types[v].bytes for p in passes[:-1] for v in p.loops.values())
+    if wanted > 1 and before <= _SMALL_BYTES and passes[-1].work > 8 * sum(p.work for p in passes[:-1]):
         return None  # nothing is gained by keeping close what is small
     vectors = {p.vector for p in passes if p.vector in common}
     order = tuple(n for n in passes[-1].order if n in common)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from korch.codegen.c.index import Index, constant, dot, loaded
+from korch.codegen.c.index import Index, Variable, constant, dot, loaded, of_atom
 from korch.codegen.c.nest_domain import Domain
 from korch.codegen.c.nest_reads import GATHERS, LAYOUT_READS, Guard, Indices
 from korch.ir.graph import Definition, Graph
@@ -159,6 +159,11 @@ class Values:
     def table(self, values: tuple[float, ...], at: Index, dtype: DType) -> Node:
         if at.value is not None:
             return self.literal(values[at.value], dtype)
+        if len(at.terms) == 1 and at.terms[0][1] > 1 and isinstance(at.terms[0][0], Variable):
+            # A table of its own for every so many entries, so that they lie next to each other.
+            atom, k = at.terms[0]
+            every = range(at.constant + k * atom.low, at.constant + k * atom.high + 1, k)
+            values, at = tuple(values[i] for i in every), of_atom(atom) - atom.low
         return self._intern(("table", dtype, values, at), TableRead, dtype, at.variables, values=values, at=at)
 
     def apply(self, definition: Definition, args: tuple[Node, ...], dtype: DType) -> Node:

@@ -40,10 +40,10 @@ def generate_nest(fragment: Fragment, target: Target, grain: float = TASK_NANOSE
 
     `grain` is the estimated work of one task in nanoseconds; less work than twice that is one task.
     """
-    kinds = [TABLE[d.primitive].kind for d in fragment.graph.definitions]
+    kinds = [TABLE[d.primitive].kind for d in fragment.graph.definitions if d.primitive != "resample"]
     if "opaque" in kinds:
         return "opaque primitives are not fused"
-    if kinds.count("linear") > 1:
+    if kinds.count("linear") > 1:  # a resampling is as cheap as a window
         return "a loop nest holds at most one linear primitive"
     return _generate(fragment, target, grain, 0)
 
