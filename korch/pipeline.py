@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +35,13 @@ from korch.costs.database import Database, database_path
 from korch.costs.machine import measure_ceilings
 from korch.costs.measure import Dropped, Measurer, Setting
 from korch.costs.runtime import runtime_library
-from korch.errors import ArtifactError, InvalidInput, ToolchainError
+from korch.costs.samples import mismatch
+from korch.errors import ArtifactError, InvalidInput, KorchError, ToolchainError
 from korch.fission.fission import fission
 from korch.importers.onnx import import_onnx
 from korch.importers.operators import OperatorGraph
 from korch.inputs import read_inputs
+from korch.ir.evaluate import evaluate
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Graph
 from korch.model import Model
@@ -47,7 +50,7 @@ from korch.selection.baselines import partitions_of
 from korch.selection.lazy import Certificate, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
-from korch.verify import Verification, compare
+from korch.verify import Verification, compare, random_inputs
 
 Progress = Callable[[str, int, int], None]
 NUMERICS = ("strict", "default")
@@ -133,7 +136,14 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
     steps = plan_steps(graph, found.plan, measurer)
     program = generate_program(graph, steps, target)
     code = compile_program(program, toolchain, target)
-    pack(make_artifact(operators, graph, found, steps, program, code, setting, options), output)
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.korch")
+    try:
+        pack(make_artifact(operators, graph, found, steps, program, code, setting, options), temporary)
+        progress("verify", 0, 0)
+        check_whole(graph, temporary)
+        os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
     c = found.certificate
     return Summary(
         operators=len(operators.operators),
@@ -233,7 +243,7 @@ def make_artifact(
             "name": name,
             "family": step.kernel.label,
             "cost_us": cost,
-            "operators": list(dict.fromkeys(graph.definitions[d].origin for d in c.definitions)) or ["(layout copy)"],
+            "operators": _operators(graph, c.definitions),
             "fragment": step.fragment.text,
         }
         for (c, cost), name, step in zip(called, program.kernels, made, strict=True)
@@ -259,6 +269,27 @@ def make_artifact(
         runtimes={architecture: setting.runtime.read_bytes()},
         model={"name": operators.name},
     )
+
+
+def _operators(graph: Graph, definitions: Sequence[int]) -> list[str]:
+    """The model's operators that a kernel takes part in. What is made of constants alone is shared by all."""
+    found = [graph.definitions[d] for d in definitions]
+    return list(dict.fromkeys(d.origin for d in found if set(d.inputs) - graph.constants.keys())) or ["(layout copy)"]
+
+
+def check_whole(graph: Graph, path: Path) -> None:
+    """Runs the finished file once and compares it with the graph's NumPy meaning; KorchError when it differs."""
+    loaded = Model(path)
+    inputs = random_inputs(loaded.inputs)
+    got, expected = loaded.run(inputs), evaluate(graph, inputs)
+    wrong = mismatch(got, expected)
+    if wrong:  # a model that amplifies rounding is judged by how far NumPy's own float32 is from float64
+        wrong = mismatch(got, expected, evaluate(graph, inputs, double=True))
+    if wrong:
+        raise KorchError(
+            f"the optimized model is wrong ({wrong}); run `korch cache clear` and try again, and report the model if "
+            "that does not help"
+        )
 
 
 def verify_model(
