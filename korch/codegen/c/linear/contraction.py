@@ -14,15 +14,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from korch.codegen.c.linear.split import Balanced, Panels
+from korch.codegen.c.linear.split import SMALL_WORK, TASKS, Balanced, Panels
 from korch.codegen.c.linear.tile import Columns, Walk, accumulate, half_vectors
 from korch.codegen.target import Target
 
 # Of the second-level cache, for a block's share of A and of the output.
 BLOCK_BYTES = 256 << 10
-# Below this many operations (some 20 us) one thread alone is faster; above it, a task is worth handing out.
-SMALL_WORK = 2_000_000
-TASKS = 16
 
 # `finish(rows, columns)`: C statements that store a tile's accumulators. In scope are o0…, i, the tile's first
 # row j and first column c (all int64_t), and the kernel's pointers p.
@@ -86,6 +83,12 @@ def blocks_of(outer: int, units: int, unit_bytes: int, work: float) -> Balanced:
         if outer * pieces % 2:
             pieces += 1  # two threads share an even number better
     return Balanced(units, min(pieces, units))
+
+
+def panel_chunks(panels: Panels, weights: int, work: float) -> int:
+    """Into how many tasks to split the panels where `weights` (elements) outweigh everything else."""
+    worth = work >= SMALL_WORK or weights * 8 >= SMALL_WORK  # reading a float takes as long as some 8 operations
+    return min(panels.count, 2 * TASKS) if worth else 1
 
 
 def contraction_source(c: Contraction, target: Target) -> str:

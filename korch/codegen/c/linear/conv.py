@@ -13,12 +13,12 @@ import numpy as np
 
 from korch.codegen.c.index import to_c
 from korch.codegen.c.linear.contraction import (
-    SMALL_WORK,
     Contraction,
     Phase,
     blocks_of,
     contraction_source,
     decode,
+    panel_chunks,
 )
 from korch.codegen.c.linear.depthwise import depthwise_kernels
 from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
@@ -34,7 +34,6 @@ from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 CHOICES = 3
 # Threads share columns rather than rows below this many output positions, where the weights outweigh the rest.
 FEW_ROWS = 400
-MOST_CHUNKS = 32
 
 
 def pack_conv(panels: Panels, groups: int, weights: np.ndarray) -> np.ndarray:
@@ -89,12 +88,12 @@ def convolution_source(
     outer = (g.images, g.groups)
     positions, tiles = g.rows * g.length, Balanced.of(g.length, rows)
     work = 2.0 * math.prod(outer) * positions * g.outputs * g.depth
-    weight_bytes, rest = g.depth * g.outputs, g.images * positions * (g.channels + g.outputs)
-    by_columns = g.images * positions < FEW_ROWS and weight_bytes > 2 * rest
+    weights, rest = g.depth * g.outputs, g.images * positions * (g.channels + g.outputs)
+    by_columns = g.images * positions < FEW_ROWS and weights > 2 * rest
     units = g.rows if g.rows > 1 else tiles.count
     unit_bytes = (g.strides[0] * g.padded[1] * g.channels + g.length * g.outputs) * 4 * g.rows // units
     blocks = Balanced(units, 1) if by_columns else blocks_of(math.prod(outer), units, unit_bytes, work)
-    chunks = min(panels.count, MOST_CHUNKS) if by_columns and work >= SMALL_WORK else 1
+    chunks = panel_chunks(panels, weights, work) if by_columns else 1
 
     walk = (walk_in_place(g, place) if place else None) or walk_in_scratch(g)
     fill, phases, shared, private = "", (), 0, 0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from korch.codegen.c.index import Index, constant, to_c, unflatten, variable
 from korch.codegen.c.linear.contraction import (
-    SMALL_WORK,
     Contraction,
     Phase,
     blocks_of,
     contraction_source,
     decode,
+    panel_chunks,
 )
 from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
 from korch.codegen.c.linear.operand import Place, no_table, place_of
@@ -25,7 +25,6 @@ from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 CHOICES = 3
 # Threads share columns rather than rows below this many rows, where the right operand outweighs the rest.
 FEW_ROWS = 400
-MOST_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _kernel(
 
     work = 2.0 * batches * f.m * f.n * f.k
     by_columns = batches * f.m < FEW_ROWS and f.k * f.n > 4 * f.m * (f.k + f.n)
-    chunks = min(panels.count, MOST_CHUNKS) if by_columns and work >= SMALL_WORK else 1
+    chunks = panel_chunks(panels, batches * f.k * f.n, work) if by_columns else 1
     blocks = Balanced(tiles.count, 1)
     if not by_columns:
         blocks = blocks_of(batches, tiles.count, tiles.largest * (f.k + f.n) * 4, work)

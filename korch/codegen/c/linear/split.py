@@ -13,6 +13,8 @@ from korch.codegen.target import Target
 # A task should be worth the 0.3 us that handing it out costs; below some 20 us in all, one thread is faster.
 SMALL_WORK = 2_000_000
 TASKS = 16
+# Tiles with a higher estimate than the best one's are left out: the estimate is good to some 20 %.
+WORTH_TRYING = 1.25
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def tile_choices(n: int, rows: int, depth: int, row_step: int, target: Target) -
         most = min(most, rows, 16)
         cost = _cycles(Panels(n, lanes, vectors, use_half(n, target)), Balanced.of(rows, most), depth, target)
         found[vectors] = (cost, (Balanced.of(rows, most).largest, vectors))
-    return [tile for _, tile in sorted(found.values())]
+    ranked = sorted(found.values())
+    return [tile for cost, tile in ranked if cost <= WORTH_TRYING * ranked[0][0]]
 
 
 def _cycles(panels: Panels, tiles: Balanced, depth: int, target: Target) -> float:
@@ -142,7 +145,9 @@ def _cycles(panels: Panels, tiles: Balanced, depth: int, target: Target) -> floa
         if columns.width(panels.lanes) * depth * 4 > target.l1_bytes:
             loads = vectors * target.vector_bytes / 24
         for rows, pieces in ((tiles.size + 1, tiles.big), (tiles.size, tiles.count - tiles.big)):
-            step = max(rows * vectors * issue, loads + rows * 0.3, 4.0)
+            step = max(rows * vectors * issue, loads + rows * (0.3 if wide else 0.5), 4.0)
+            if rows * columns.vectors + columns.vectors + 1 >= target.vector_registers:
+                step *= 1.2  # the compiler finds a use for another register
             read = rows * depth * 4 / 32  # A comes from the second-level cache for each panel
             total += count * pieces * (depth * step + read + 20 + 3 * rows * columns.vectors)
     return total
