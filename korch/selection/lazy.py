@@ -1,0 +1,362 @@
+"""Lazy measuring: the best plan with a certificate, although most candidates are never built.
+
+Every structure has a lower bound on its cost. The program is solved with measured costs where they are known and
+lower bounds where not; what the solution uses is measured; this is repeated until it uses nothing unmeasured.
+Whatever was never measured could then not have made a better plan. The linear relaxation is solved first, until
+its solution is measured throughout, because it is a thousand times cheaper than the integer program.
+
+Lower bounds are optimistic, and following them alone means measuring thousands of structures before the first good
+plan. So the search first believes estimates (`korch.selection.estimate`): the median of what similar structures
+took, then ever more optimistic quantiles, and the bounds at last. The best plan is known early; the rest of the
+time is spent on the certificate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from korch.candidates.build import Candidates
+from korch.candidates.candidate import Candidate
+from korch.selection.estimate import estimated
+from korch.selection.order import needed_only
+from korch.selection.program import Solution, Vector, program_of
+from korch.selection.solver import Clock, Mask, NoPlan, Relaxation, Relaxed, solve
+
+_LAST_SECONDS = 5.0  # for the last solve over what is measured, when the budget is spent
+
+# Microseconds for each structure key; None where no kernel could be made for it.
+Measure = Callable[[list[str]], Mapping[str, float | None]]
+# From all measured costs to better lower bounds, asked for when a kernel was faster than its bound.
+Rebound = Callable[[Mapping[str, float]], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen candidates in a legal order, with their structure keys (empty for an alias) and costs in
+    microseconds; `columns` are their numbers in the program."""
+
+    kernels: tuple[Candidate, ...]
+    keys: tuple[str, ...]
+    costs: tuple[float, ...]
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about a plan.
+
+    Its cost, and a lower bound on the cost of every plan over the same candidates; `gap` is their relative
+    difference. `candidates` counts the columns, `distinct` their structures, `measured` those measured, `failed`
+    those of them without a working kernel, `faster` those that were faster than their lower bound. The baselines'
+    costs are None when one of their kernels could not be made. `complete` is false when the budget ended the
+    search. All costs in microseconds.
+    """
+
+    objective_us: float
+    bound_us: float
+    gap: float
+    candidates: int
+    distinct: int
+    measured: int
+    failed: int
+    faster: int
+    greedy_us: float | None
+    per_operator_us: float | None
+    rounds: int
+    complete: bool
+    caps: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands: `phase` is `baselines`, `estimates`, `relaxation`, `integer` or `done`; the best
+    measured plan's cost (infinity before the first) and the lower bound on every plan's."""
+
+    phase: str
+    rounds: int
+    measured: int
+    distinct: int
+    best_us: float
+    bound_us: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`gap`: the relative gap at which a plan is good enough. `batch`: measure at least so many structures at
+    once while that many may matter, so that compiling is shared. `integer_seconds`: one integer solve.
+    `quantiles`: which estimates are believed in turn, and `rounds` how often each is asked."""
+
+    gap: float = 2e-3
+    batch: int = 48
+    integer_seconds: float = 30.0
+    quantiles: tuple[float, ...] = (0.5, 0.2, 0.05)
+    rounds: int = 6
+
+
+def orchestrate(
+    candidates: Candidates,
+    keys: Sequence[str],
+    bounds: Mapping[str, float],
+    measure: Measure,
+    *,
+    families: Mapping[str, str] | None = None,
+    budget: float = float("inf"),
+    limits: Limits | None = None,
+    rebound: Rebound | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+    clock: Clock = time.monotonic,
+) -> tuple[Plan, Certificate]:
+    """The cheapest plan over the candidates, and its certificate.
+
+    - `keys` has the structure of each candidate (`korch.candidates.candidate.structures_of`), empty for aliases,
+      which cost nothing; `bounds` the lower bound on each structure's cost, in microseconds.
+    - `measure` is called with structures whose costs are wanted, each at most once.
+    - `families` names for each structure those that are alike (`korch.selection.estimate.family_of`).
+    - After `budget` seconds (measuring included) the best plan so far is returned, with its gap.
+
+    NoPlan when the kernels that could be made do not compute the model.
+    """
+    known = _Known(keys, bounds, families or {}, measure, rebound)
+    search = _Search(candidates, known, limits or Limits(), progress, clock, clock() + budget)
+    baselines = search.run()
+    return search.plan(), search.certificate(baselines)
+
+
+class _Known:
+    """What is known of each structure: its lower bound and its measured cost (infinity: it could not be made).
+
+    Structures are numbered; aliases share one more, which is known and costs nothing.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        bounds: Mapping[str, float],
+        families: Mapping[str, str],
+        measure: Measure,
+        rebound: Rebound | None,
+    ) -> None:
+        self.keys = tuple(keys)
+        self.structures = tuple(dict.fromkeys(k for k in keys if k))
+        number = {k: i for i, k in enumerate(self.structures)}
+        self.of = np.array([number.get(k, len(number)) for k in keys], dtype=np.int64)
+        self.bounds = np.array([*(bounds[k] for k in self.structures), 0.0])
+        self.cost = np.zeros(len(number) + 1)
+        self.measured = np.zeros(len(number) + 1, dtype=np.bool_)
+        self.measured[-1] = True
+        self.faster = 0
+        labels = {name: i for i, name in enumerate(dict.fromkeys(families.values()))}
+        self._family = np.array([*(labels.get(families.get(k, ""), -1) for k in self.structures), -1])
+        self._measure, self._rebound = measure, rebound
+
+    def costs(self, quantile: float = 0.0) -> Vector:
+        """For each column its measured cost; where there is none its estimate, or its lower bound (quantile 0)."""
+        guessed = self.bounds
+        if quantile > 0:
+            guessed = estimated(self.bounds, self.cost, self.measured, self._family, quantile)
+        return np.where(self.measured, self.cost, guessed)[self.of]
+
+    def columns(self) -> Mask:
+        """Which columns are measured."""
+        return self.measured[self.of]
+
+    def unmeasured(self, columns: Iterable[int]) -> list[int]:
+        """The structures of the columns that are not measured, each once."""
+        found = dict.fromkeys(int(self.of[c]) for c in columns)
+        return [s for s in found if not self.measured[s]]
+
+    def reveal(self, structures: Sequence[int]) -> bool:
+        """Measures structures. Whether all kept their bounds; if not, there are new bounds for the others."""
+        found = self._measure([self.structures[s] for s in structures])
+        faster = 0
+        for s in structures:
+            cost = found[self.structures[s]]
+            faster += cost is not None and cost < self.bounds[s]
+            self.cost[s], self.measured[s] = np.inf if cost is None else cost, True
+        self.faster += faster
+        if faster and self._rebound is not None:
+            good = np.flatnonzero(self.measured[:-1] & np.isfinite(self.cost[:-1]))
+            bounds = self._rebound({self.structures[s]: float(self.cost[s]) for s in good})
+            self.bounds[:-1] = [bounds[k] for k in self.structures]
+        return not faster
+
+
+@dataclass
+class _Search:
+    """One search: the best measured plan and the lower bound on every plan's cost, and how they come closer."""
+
+    candidates: Candidates
+    known: _Known
+    limits: Limits
+    progress: Callable[[Progress], None]
+    clock: Clock
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self.program = program_of(self.candidates)
+        self.relaxation = Relaxation(self.program)
+        self._best: tuple[int, ...] | None = None
+        self._bound = 0.0
+        self._rounds = 0
+
+    def run(self) -> dict[str, float | None]:
+        """The whole search; the baselines' costs by name."""
+        baselines = self._baselines()
+        try:
+            for quantile in self.limits.quantiles:
+                self._relaxations("estimates", quantile, self.limits.rounds)
+                self._improve()
+            self._relaxations("relaxation", 0.0, None)
+            self._integers()
+        except TimeoutError:
+            pass  # the relaxation met the deadline: the best plan so far stands
+        if self.time_left() <= 0:
+            self._improve(_LAST_SECONDS)
+        self._report("done")
+        return baselines
+
+    def time_left(self) -> float:
+        return self.deadline - self.clock()
+
+    def best_us(self) -> float:
+        return np.inf if self._best is None else float(self.known.costs()[list(self._best)].sum())
+
+    def _good_enough(self) -> bool:
+        best = self.best_us()
+        return bool(np.isfinite(best)) and best - self._bound <= self.limits.gap * best
+
+    def _reveal(self, phase: str, structures: Sequence[int]) -> None:
+        if not self.known.reveal(structures):
+            self._bound = 0.0
+        self._rounds += 1
+        self._report(phase)
+
+    def _report(self, phase: str) -> None:
+        measured, distinct = int(self.known.measured[:-1].sum()), len(self.known.structures)
+        self.progress(Progress(phase, self._rounds, measured, distinct, self.best_us(), self._bound))
+
+    def _baselines(self) -> dict[str, float | None]:
+        """Measures the baselines' columns that bounds, then estimates choose; their plans over what is measured."""
+        masks: dict[str, Mask] = {}
+        for name, columns in self.candidates.partitions.items():
+            masks[name] = np.zeros(len(self.program.columns), dtype=np.bool_)
+            masks[name][list(columns)] = True
+        for quantile in (0.0, 0.5, 0.5):
+            plans = [self._restricted(mask, quantile) for mask in masks.values()]
+            wanted = self.known.unmeasured(c for plan in plans if plan is not None for c in plan.chosen)
+            if not wanted:
+                break
+            self._reveal("baselines", wanted)
+        found: dict[str, float | None] = {}
+        for name, mask in masks.items():
+            plan = self._restricted(mask & self.known.columns(), 0.0)
+            found[name] = None if plan is None else plan.objective
+            if plan is not None and plan.objective < self.best_us():
+                self._best = plan.chosen
+        return found
+
+    def _restricted(self, allowed: Mask, quantile: float) -> Solution | None:
+        """The best plan over the allowed columns, None when there is none."""
+        try:
+            return self._solve(np.where(allowed, self.known.costs(quantile), np.inf), self.limits.integer_seconds)
+        except NoPlan:
+            return None
+
+    def _relaxations(self, phase: str, quantile: float, rounds: int | None) -> None:
+        """Measures what relaxed solutions use, until one uses nothing unmeasured."""
+        while self.time_left() > 0 and rounds != 0:
+            relaxed = self._relaxed(quantile)
+            wanted = self.known.unmeasured(int(c) for c in np.flatnonzero(relaxed.use > 1e-6))
+            if not wanted:
+                return
+            self._reveal(phase, self._batch(wanted, relaxed))
+            rounds = None if rounds is None else rounds - 1
+
+    def _relaxed(self, quantile: float = 0.0) -> Relaxed:
+        relaxed = self.relaxation.solve(self.known.costs(quantile), max(self.time_left(), 1.0))
+        if quantile == 0.0:
+            self._bound = max(self._bound, relaxed.objective)
+        return relaxed
+
+    def _batch(self, wanted: Sequence[int], relaxed: Relaxed) -> list[int]:
+        """What is wanted, and up to a batch of those that are nearest to being wanted."""
+        near = np.argsort(relaxed.reduced, kind="stable")
+        near = near[relaxed.reduced[near] < self.best_us() - relaxed.objective]
+        found = dict.fromkeys(wanted)
+        for s in self.known.unmeasured(int(c) for c in near):
+            if len(found) >= self.limits.batch:
+                break
+            found[s] = None
+        return list(found)
+
+    def _integers(self) -> None:
+        """Solves the integer program and measures what it uses, until that is measured or good enough."""
+        while self.time_left() > 0:
+            self._improve()
+            relaxed = self._relaxed()
+            if self._good_enough():
+                return
+            solution = self._solve(self.known.costs(), min(self.limits.integer_seconds, self.time_left()))
+            self._bound = max(self._bound, solution.bound)
+            wanted = self.known.unmeasured(solution.chosen)
+            if not wanted:
+                self._best = solution.chosen
+            if not wanted or self._good_enough():
+                return
+            self._reveal("integer", self._batch(wanted, relaxed))
+
+    def _improve(self, seconds: float | None = None) -> None:
+        """The best plan over what is measured."""
+        seconds = min(self.limits.integer_seconds, self.time_left()) if seconds is None else seconds
+        allowed = np.where(self.known.columns(), self.known.costs(), np.inf)
+        with contextlib.suppress(NoPlan, TimeoutError):
+            self._best = self._solve(allowed, seconds).chosen
+
+    def _solve(self, costs: Vector, seconds: float) -> Solution:
+        return solve(
+            self.program,
+            costs,
+            incumbent=self._best,
+            relaxation=self.relaxation,
+            time_limit=seconds,
+            gap=0.5 * self.limits.gap,
+            clock=self.clock,
+        )
+
+    def plan(self) -> Plan:
+        """The best plan; NoPlan when there is none."""
+        costs = self.known.costs()
+        if self._best is None:
+            raise NoPlan("no plan could be measured: the kernels that could be made do not compute the model")
+        columns = needed_only(self.program, self._best, lambda c: float(costs[c]))
+        return Plan(
+            tuple(self.program.columns[c] for c in columns),
+            tuple(self.known.keys[c] for c in columns),
+            tuple(float(costs[c]) for c in columns),
+            columns,
+        )
+
+    def certificate(self, baselines: Mapping[str, float | None]) -> Certificate:
+        measured, cost = self.known.measured[:-1], self.known.cost[:-1]
+        best, enumeration = self.best_us(), self.candidates.enumeration
+        bound = min(self._bound, best)
+        return Certificate(
+            objective_us=best,
+            bound_us=bound,
+            gap=(best - bound) / best if best > 0 else 0.0,
+            candidates=len(self.known.keys),
+            distinct=len(self.known.structures),
+            measured=int(measured.sum()),
+            failed=int((measured & np.isinf(cost)).sum()),
+            faster=self.known.faster,
+            greedy_us=baselines.get("greedy"),
+            per_operator_us=baselines.get("per_operator"),
+            rounds=self._rounds,
+            complete=self._good_enough(),
+            caps=asdict(enumeration.caps) | {"crowded": enumeration.crowded},
+        )
