@@ -65,7 +65,7 @@ class Layer:
         else:
             y = op("mul", y, op("div", scalar, op("add", scalar, op("exp", op("neg", y)))))
         layouts[y] = last
-        constants = {"c0": np.float32(0 if activation == "relu" else 1).reshape(())}
+        constants = {"c0": np.asarray(0 if activation == "relu" else 1, np.float32)}
         inputs = (*old.graph.inputs, ("bias", "bias"))
         graph = Graph(types, inputs, ((y, y),), tuple(definitions), constants)
         return Layer(self.name, Fragment(graph, old.weights | {"bias"}, layouts), self.operations)

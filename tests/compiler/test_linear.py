@@ -123,6 +123,7 @@ DEPTHWISE: dict[str, Fragment] = {
     "multiplied": conv((1, 6, 8, 9), (12, 1, 3, 3), pad=1, groups=6),
     "signal": conv((2, 9, 31), (9, 1, 9), pad=4, groups=9, epilogue="residual"),
     "many tasks": conv((1, 48, 40, 40), (48, 1, 5, 5), pad=2, groups=48),
+    "in blocks": conv((2, 512, 5, 6), (512, 1, 3, 3), stride=2, pad=1, groups=512, epilogue="bias relu"),
 }
 
 WINOGRAD: dict[str, Fragment] = {

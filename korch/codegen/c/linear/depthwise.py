@@ -6,12 +6,13 @@ the outputs that it reaches. Padding is never read: rows are left out at run tim
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from korch.codegen.c.index import to_c
-from korch.codegen.c.linear.contraction import Finish, blocks_of
+from korch.codegen.c.linear.contraction import Finish, blocks_of, decode
 from korch.codegen.c.linear.fuse import epilogue
 from korch.codegen.c.linear.geometry import Conv, padded_rows
 from korch.codegen.c.linear.operand import no_table, place_of
@@ -23,6 +24,9 @@ from korch.codegen.target import Target
 
 # More tiles than this at the borders are not written out: such a kernel copies padded rows instead.
 MOST_BORDER_TILES = 8
+# Where a column has a multiple of this many channels, all columns fall into few sets of the first-level cache:
+# copying blocks of channels may pay.
+ALIASED, BLOCK = 512, 64
 
 
 @dataclass(frozen=True)
@@ -40,43 +44,48 @@ def depthwise_kernels(problem: Problem, g: Conv, weights: Constant) -> tuple[Ker
     """Kernels for a convolution whose groups have one input and one output channel each."""
     sizes = [size for size in (6, 4, 8) if size + g.kernel[1] + 1 <= problem.target.vector_registers] or [4]
     sizes = list(dict.fromkeys(Balanced.of(g.length, size).largest for size in sizes))
-    return tuple(_kernel(problem, g, weights, size) for size in sizes[:2])
+    kernels = [_kernel(problem, g, weights, size, g.groups) for size in sizes[:2]]
+    if g.groups % ALIASED == 0:
+        kernels.append(_kernel(problem, g, weights, sizes[0], BLOCK))
+    return tuple(kernels)
 
 
-def _kernel(problem: Problem, g: Conv, weights: Constant, size: int) -> Kernel:
+def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: int) -> Kernel:
+    """A kernel of `size` outputs in a step. Fewer channels than there are: blocks of them are copied first."""
     target, lanes = problem.target, problem.target.lanes()
-    channels = g.groups
     arguments = Arguments()
-    padded = -(-channels // lanes) * lanes
+    padded = -(-g.groups // lanes) * lanes
     packed = arguments.pack(Packed(weights.weights, f"depthwise {padded}: {weights.text}", _packer(weights, padded)))
     tiles = Balanced.of(g.length, size)
-    work = 2.0 * g.images * channels * g.rows * g.length * g.depth
+    joined = g.joined(channels)
+    outer = (g.images, joined.groups)
+    work = 2.0 * g.images * g.groups * g.rows * g.length * g.depth
     unit_bytes = (g.strides[0] * g.padded[1] + g.length) * channels * 4
-    blocks = blocks_of(g.images, g.rows, unit_bytes, work)
-    plane, fill, scratch = _source(problem, arguments, g, tiles, blocks)
-    joined = g.joined()
+    blocks = blocks_of(math.prod(outer), g.rows, unit_bytes, work)
+    plane, fill, scratch = _source(problem, arguments, joined, tiles, blocks)
     finish = epilogue(problem, arguments, lambda j, c: joined.result_index(problem, j, c), g.length, channels)
     lines = [
         "typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;",
         "static void KERNEL_task(void *context, int64_t task, int64_t worker) {",
         "char *const *p = ((KERNEL_context *)context)->p;",
         "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
-        f"const float *weights = (const float *){packed};",
-        f"const int64_t block = task % {blocks.count}, o0 = task / {blocks.count};",
+        f"const int64_t block = task % {blocks.count}; task /= {blocks.count};",
+        *decode(outer),
+        f"const float *weights = (const float *){packed} + o1 * {channels};",
         f"const int64_t lo = {blocks.start('block')}, hi = {blocks.start('block + 1')};",
         fill,
         "for (int64_t i = lo; i < hi; ++i) {",
         f"const float *x = {plane.start};",
         *_row_range(g, plane.clipped),
-        *_tiles(g, tiles, plane, channels, target, finish),
+        *_tiles(joined, tiles, plane, padded, target, finish),
         "} }",
         "void KERNEL(const korch_runtime *runtime, char *const *p) {",
         "KERNEL_context context = {runtime, p};",
-        f"korch_parallel(runtime, {g.images * blocks.count}, KERNEL_task, &context);",
+        f"korch_parallel(runtime, {math.prod(outer) * blocks.count}, KERNEL_task, &context);",
         "}",
     ]
     source = "\n".join(lines) + "\n"
-    parameters = (("outputs", tiles.largest),)
+    parameters = (("outputs", tiles.largest), ("channels", channels))
     return Kernel("depthwise", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), 0, scratch)
 
 
@@ -94,7 +103,7 @@ def _source(
     problem: Problem, arguments: Arguments, g: Conv, tiles: Balanced, blocks: Balanced
 ) -> tuple[Plane, str, int]:
     """Where rows are read, C statements that fill the scratch before, and its size in bytes."""
-    place = place_of(problem.fragment, problem.linear.inputs[0], g.joined().input_index(problem))
+    place = place_of(problem.fragment, problem.linear.inputs[0], g.input_index(problem)) if g.groups == 1 else None
     steps = [place.step(name) for name in ("h", "w", "q")] if place else []
     if place and all(s is not None for s in steps) and steps[2] in (0, 1):
         h, w = steps[0] or 0, steps[1] or 0
@@ -105,21 +114,13 @@ def _source(
             shift = f"(i * {g.strides[0]} - {g.pads[0]}) * {h} - {g.pads[1] * w}"
             start = f"(const float *){source} + {to_c(base, no_table)} + ({shift})"
             return Plane(start, h * g.dilations[0], w * g.dilations[1], True), "", 0
-    joined = g.joined()
-    line = g.padded[1] * joined.channels
+    line = g.padded[1] * g.channels
     first, last = f"lo * {g.strides[0]}", f"(hi - 1) * {g.strides[0]} + {g.reach[0]}"
-    copy = padded_rows(problem, arguments, joined, problem.linear.inputs[0], first, last, "scratch")
+    copy = padded_rows(problem, arguments, g, problem.linear.inputs[0], first, last, "scratch")
     size = ((blocks.largest - 1) * g.strides[0] + g.reach[0]) * line * 4
-    fill = "\n".join(
-        [
-            "float *scratch = (float *)(runtime->scratch + worker * runtime->scratch_stride);",
-            "{ const int64_t o1 = 0;",
-            copy,
-            "}",
-        ]
-    )
+    fill = f"float *scratch = (float *)(runtime->scratch + worker * runtime->scratch_stride);\n{copy}"
     start = f"scratch + (i - lo) * {g.strides[0] * line}"
-    return Plane(start, line * g.dilations[0], joined.channels * g.dilations[1], False), fill, size
+    return Plane(start, line * g.dilations[0], g.channels * g.dilations[1], False), fill, size
 
 
 def _row_range(g: Conv, clipped: bool) -> list[str]:
@@ -150,14 +151,14 @@ def _is_border(g: Conv, tiles: Balanced, t: int) -> bool:
     return _columns(g, first)[0] < 0 or _columns(g, last)[-1] >= g.width
 
 
-def _tiles(g: Conv, tiles: Balanced, plane: Plane, channels: int, target: Target, finish: Finish) -> list[str]:
+def _tiles(g: Conv, tiles: Balanced, plane: Plane, padded: int, target: Target, finish: Finish) -> list[str]:
     """All outputs of a row: loops over tiles inside, and each tile at a border on its own."""
     lines: list[str] = []
     t = 0
     while t < tiles.count:
         j, size = _start(tiles, t), _start(tiles, t + 1) - _start(tiles, t)
         if plane.clipped and _is_border(g, tiles, t):
-            lines += [f"{{ const int64_t j = {j};", *_channels(g, plane, size, j, channels, target, finish), "}"]
+            lines += [f"{{ const int64_t j = {j};", *_channels(g, plane, size, j, padded, target, finish), "}"]
             t += 1
             continue
         end = t
@@ -167,7 +168,7 @@ def _tiles(g: Conv, tiles: Balanced, plane: Plane, channels: int, target: Target
             end += 1
         lines += [
             f"for (int64_t j = {j}; j < {_start(tiles, end)}; j += {size}) {{",
-            *_channels(g, plane, size, None, channels, target, finish),
+            *_channels(g, plane, size, None, padded, target, finish),
             "}",
         ]
         t = end
@@ -175,25 +176,27 @@ def _tiles(g: Conv, tiles: Balanced, plane: Plane, channels: int, target: Target
 
 
 def _channels(
-    g: Conv, plane: Plane, size: int, j: int | None, channels: int, target: Target, finish: Finish
+    g: Conv, plane: Plane, size: int, j: int | None, padded: int, target: Target, finish: Finish
 ) -> list[str]:
     """A tile for all channels; j is given where it is at a border."""
     lanes = target.lanes()
-    whole, tail = channels // lanes * lanes, channels % lanes
+    whole, tail = g.channels // lanes * lanes, g.channels % lanes
     lines: list[str] = []
     if whole:
-        lines += [f"for (int64_t c = 0; c < {whole}; c += {lanes}) {{", *_outputs(g, plane, size, j, lanes, target)]
+        lines += [
+            f"for (int64_t c = 0; c < {whole}; c += {lanes}) {{",
+            *_outputs(g, plane, size, j, lanes, padded, target),
+        ]
         lines += [finish(size, Columns(1, lanes)), "}"]
     if tail:
-        lines += [f"{{ const int64_t c = {whole};", *_outputs(g, plane, size, j, tail, target)]
-        lines += [finish(size, Columns(1, tail)), "}"]
+        lines.append(f"{{ const int64_t c = {whole};")
+        lines += [*_outputs(g, plane, size, j, tail, padded, target), finish(size, Columns(1, tail)), "}"]
     return lines
 
 
-def _outputs(g: Conv, plane: Plane, size: int, j: int | None, valid: int, target: Target) -> list[str]:
+def _outputs(g: Conv, plane: Plane, size: int, j: int | None, valid: int, padded: int, target: Target) -> list[str]:
     """`size` outputs for one vector of channels, summed into the accumulators."""
     taps = range(g.kernel[1])
-    padded = -(-g.groups // target.lanes()) * target.lanes()
     step = plane.column // g.dilations[1]
     lines = [f"vf32 {', '.join(f'{accumulator(t, 0)} = {{0}}' for t in range(size))};"]
     lines += [

@@ -111,9 +111,9 @@ class Conv:
         row = variable("i", 0, self.rows - 1) * self.spread[0] + self.offset[0]
         return self._index(problem, c, self.outputs, row, j * self.spread[1] + self.offset[1])
 
-    def joined(self) -> Conv:
-        """A depthwise convolution's input as one group of all channels."""
-        return replace(self, groups=1, channels=self.groups, outputs=self.groups)
+    def joined(self, channels: int) -> Conv:
+        """A depthwise convolution whose groups are blocks of channels."""
+        return replace(self, groups=self.groups // channels, channels=channels, outputs=channels)
 
     def _index(self, problem: Problem, channel: Index, channels: int, row: Index, column: Index) -> Indices:
         image, group = variable("o0", 0, self.images - 1), variable("o1", 0, self.groups - 1)
