@@ -17,6 +17,7 @@ from korch.codegen.c.nest_values import Node, Read, Stage
 from korch.codegen.target import Target
 from korch.ir.graph import Definition
 
+_SHORT_WINDOW = 4
 _MOST_PIECES = 48  # loop bodies of one pass; beyond, conditions are evaluated at run time
 
 
@@ -299,9 +300,13 @@ class PassCoder:
         return values
 
     def _iterations(self, position: int, family: Family) -> Iterator[Indices]:
-        """The loops of a reduction as they will be: constants in turn where they are unrolled, else variables."""
+        """The loops of a reduction as they will be: constants in turn where they are unrolled, else variables.
+
+        Long windows stay variables, lest the border be cut into a piece for each of its elements.
+        """
         sizes = family.loops.extents
-        if math.prod(sizes) > MOST_TAPS or self.mode != "whole" or self.p.lanes.get(position):
+        unrolled = math.prod(sizes) <= MOST_TAPS and max(sizes, default=1) <= _SHORT_WINDOW
+        if not unrolled or self.mode != "whole" or self.p.lanes.get(position):
             yield family.loops.index(axis_variables(family.loop_names, sizes))
             return
         for point in itertools.product(*map(range, sizes)):
@@ -315,7 +320,7 @@ class PassCoder:
         return Values(self.plan.graph, body.values.sources)
 
     def _index(self, family: Family, points: Mapping[str, Index]) -> Indices:
-        return family.kept.index(tuple(points[n] for n in family.names))
+        return family.index(tuple(points[n] for n in family.names))
 
     def _vectors(self, name: str, r: Range, points: dict[str, Index]) -> None:
         """The loop along the vector axis: unrolled, single and partial vectors."""

@@ -72,5 +72,33 @@ class Domain:
         del axes[fast]
         return Domain(self.sizes, tuple(axes))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(math.prod(sizes) for sizes in self.sizes)
+
     def _sizes(self, axis: tuple[Digit, ...]) -> tuple[int, ...]:
         return tuple(self.sizes[d][k] for d, k in axis)
+
+
+@dataclass(frozen=True)
+class Image:
+    """Where the elements of a part of a value lie in the whole: moves applied one after the other.
+
+    A move is ("shift", axis, by), ("reshape", from shape, to shape) or ("transpose", perm).
+    """
+
+    moves: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
+
+    def __call__(self, index: Indices) -> Indices:
+        for kind, first, second in self.moves:
+            if kind == "shift":
+                (axis,), (by,) = first, second
+                index = (*index[:axis], index[axis] + by, *index[axis + 1 :])
+            elif kind == "reshape":
+                index = unflatten(flatten(index, first), second)
+            else:
+                index = tuple(index[p] for p in first)
+        return index
+
+
+WHOLE = Image()

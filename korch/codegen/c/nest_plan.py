@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from korch.codegen.c.index import Index, Loaded, Quotient, Remainder, Variable, constant, variable
-from korch.codegen.c.nest_domain import Domain
+from korch.codegen.c.nest_domain import WHOLE, Domain, Image
 from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices, Term
 from korch.codegen.c.nest_values import Apply, Memory, Node, Read, Source, Stage, TableRead, Values
 from korch.ir.graph import Definition, Graph
@@ -28,6 +28,7 @@ _OPERATIONS = {
     "asin": 24, "acos": 24, "atan": 20, "sinh": 24, "cosh": 24, "asinh": 30, "acosh": 30, "atanh": 24,
     "atan2": 30, "pow": 40, "mod": 12, "fmod": 12, "div": 4, "sqrt": 4,
 }  # fmt: skip
+_MOST_PARTS = 32  # of an output that is concatenated
 MOST_TAPS = 9  # loops of reductions of so few iterations are unrolled
 _HEAVY = 8  # operations from which recomputing costs more than a store and a load in the nearest cache
 
@@ -40,7 +41,8 @@ def operations(definition: Definition) -> int:
 @dataclass
 class Family:
     """Values computed at the same points. `definitions` are their reductions, over the loops `loops` (of one
-    element for values without); `names` and `loop_names` name the axes."""
+    element for values without); `names` and `loop_names` name the axes. `kept` are the points of the values, or
+    of a part of one output, whose elements have the `image` as index in the whole."""
 
     values: tuple[str, ...]
     definitions: tuple[Definition, ...]
@@ -48,6 +50,11 @@ class Family:
     loops: Domain
     names: list[str]
     loop_names: list[str]
+    image: Image = WHOLE
+
+    def index(self, variables: Indices) -> Indices:
+        """The element of the values at a point."""
+        return self.image(self.kept.index(variables))
 
     def extents(self) -> dict[str, int]:
         """The size of each axis."""
@@ -130,7 +137,7 @@ def look(
     for v in graph.input_values:
         sources.setdefault(v, output_memory(graph, layouts, v, f"in_{v}"))
     values = Values(graph, sources)
-    index = family.kept.index(axis_variables(family.names, family.kept.extents))
+    index = family.index(axis_variables(family.names, family.kept.extents))
     sizes = tuple(1 for _ in family.loops.extents) if unrolled else family.loops.extents
     loops = family.loops.index(axis_variables(family.loop_names, sizes))
     found = Look()
@@ -259,9 +266,15 @@ def _families(
     definitions = {v: d for d in graph.definitions for v in d.outputs}
     depends = _root_dependencies(graph, kept)
     groups: dict[object, list[list[str]]] = {}
+    made: list[Family] = []
+    stages = kept | {v for v, d in definitions.items() if d.primitive in REDUCTIONS}
     for v in depends:
         d = definitions.get(v)
         shape = graph.types[v].shape
+        parts = _parts(graph, definitions, stages, v) if v not in stages else []
+        if 1 < len(parts) <= _MOST_PARTS:
+            made += _part_families(v, parts, shape, counter)
+            continue
         if d is not None and d.primitive in REDUCTIONS:
             types = [graph.types[u] for u in d.inputs]
             extents = REDUCTIONS[d.primitive].extents(d, types)
@@ -276,7 +289,6 @@ def _families(
             lists.append([v])
         else:
             home.append(v)
-    made: list[Family] = []
     for lists in groups.values():
         for members in lists:
             first = definitions.get(members[0])
@@ -290,6 +302,59 @@ def _families(
             loop_names = [f"r{next(counter)}" for _ in loops.axes]
             made.append(Family(tuple(members), reducing, domain, loops, names, loop_names))
     return _ordered(made, depends)
+
+
+def _part_families(
+    value: str,
+    parts: Sequence[tuple[tuple[int, ...], Image]],
+    shape: tuple[int, ...],
+    counter: itertools.count[int],
+) -> list[Family]:
+    """One family for each part. Slices of the whole share the axes along which they are as long as the whole."""
+    slices = all(kind == "shift" for _, image in parts for kind, _, _ in image.moves)
+    common = {
+        d: f"a{next(counter)}" for d in range(len(shape)) if all(part[d:][:1] == shape[d:][:1] for part, _ in parts)
+    }
+    made: list[Family] = []
+    for part, image in parts:
+        domain = Domain.of(part)
+        dims = [d for ((d, _),) in domain.axes]
+        names = [common[d] if slices and d in common else f"a{next(counter)}" for d in dims]
+        made.append(Family((value,), (), domain, Domain.of(()), names, [], image))
+    return made
+
+
+def _parts(
+    graph: Graph, definitions: Mapping[str, Definition], stages: frozenset[str] | set[str], value: str
+) -> list[tuple[tuple[int, ...], Image]]:
+    """A value cut along the concats that it comes from, through elementwise primitives, reshapes and transposes:
+    the shape of each part and its place in the whole. Within a part it is known which input is read."""
+    d = definitions.get(value)
+    shape = graph.types[value].shape
+    if d is None or value in stages:
+        return [(shape, WHOLE)]
+    if d.primitive == "concat":
+        axis, start = d.int("axis"), 0
+        found: list[tuple[tuple[int, ...], Image]] = []
+        for v in d.inputs:
+            if graph.types[v].elements:
+                for part, image in _parts(graph, definitions, stages, v):
+                    found.append((part, Image((*image.moves, ("shift", (axis,), (start,))))))
+            start += graph.types[v].shape[axis]
+        return found
+    if TABLE[d.primitive].kind == "elementwise":
+        for v in d.inputs:
+            parts = _parts(graph, definitions, stages, v)
+            if len(parts) > 1:
+                return parts
+        return [(shape, WHOLE)]
+    move = ("reshape", graph.types[d.inputs[0]].shape, shape)
+    if d.primitive == "transpose":
+        move = ("transpose", d.ints("perm"), ())
+    elif d.primitive != "reshape":
+        return [(shape, WHOLE)]
+    parts = _parts(graph, definitions, stages, d.inputs[0])
+    return [(part, Image((*image.moves, move))) for part, image in parts]
 
 
 def _root_dependencies(graph: Graph, kept: frozenset[str]) -> dict[str, frozenset[str]]:

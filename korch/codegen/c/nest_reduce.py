@@ -51,7 +51,7 @@ class Reducer:
         self.lane = None if kept else coder.p.lanes.get(position)
         graph = coder.plan.graph
         self.dtypes = [accumulator_dtype(graph, d) for d in family.definitions]
-        self.indices = [family.kept.index(tuple(p[n] for n in family.names)) for p in body.points]
+        self.indices = [family.index(tuple(p[n] for n in family.names)) for p in body.points]
         self.clamped: set[Guard] = set()
         self.bounds: dict[str, tuple[list[str], list[str]]] = {}
 

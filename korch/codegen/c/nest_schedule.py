@@ -33,6 +33,7 @@ SHARED_BYTES = 256 << 10
 TASK_NANOSECONDS = 10_000.0  # of work in one task, below which handing it out costs too much
 _WORTH_TRYING = 1.3  # times the cheapest estimate: the estimate is no better than that
 _SMALL_BYTES = 16 << 10
+_SHORT_BYTES = 4096
 _MOST_TASKS = 32
 _FEW_TASKS = 4  # as many keep the cores of a small machine busy
 
@@ -335,6 +336,8 @@ def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lane
         own = set(p.loops.values())
         read = {v for f in p.loops.families for v, _ in looks[id(f)].stages} - own
         earliest = max((home[v] for v in read), default=-1)
+        if earliest < 0 and groups and _interleaved(plan, groups[-1].passes[-1], p, looks):
+            earliest = len(groups) - 1
         at = len(groups)
         if earliest >= 0:
             joined = _joined(plan, [*groups[earliest].passes, p], lanes, grain)
@@ -350,6 +353,17 @@ def _groups(plan: Plan, passes: list[PassSchedule], looks: dict[int, Look], lane
             home.update(dict.fromkeys(part.loops.values(), len(groups)))
             groups.append(_alone(plan, part, lanes, grain))
     return groups
+
+
+def _interleaved(plan: Plan, a: PassSchedule, b: PassSchedule, looks: dict[int, Look]) -> bool:
+    """Whether two passes write short pieces of one output in turn, as slices along its fastest dimension are."""
+    first, second = a.loops.families[-1], b.loops.families[-1]
+    common = a.loops.names & b.loops.names
+    if first.values != second.values or first.image == second.image or not common:
+        return False
+    (offset, size), *_ = looks[id(second)].stores
+    inner = [offset.stride(n) or 0 for n in b.loops.names - common]
+    return max(inner, default=1) < min(offset.stride(n) or 0 for n in common) <= _SHORT_BYTES // size
 
 
 def _cut(p: PassSchedule) -> list[PassSchedule]:
@@ -381,7 +395,8 @@ def _joined(plan: Plan, passes: list[PassSchedule], lanes: int, grain: float) ->
     before = sum(plan.graph.types[v].bytes for p in passes[:-1] for v in p.loops.values())
     if wanted > 1 and before <= _SMALL_BYTES and passes[-1].work > 8 * sum(p.work for p in passes[:-1]):
         return None  # nothing is gained by keeping close what is small
-    vectors = {p.vector for p in passes if p.vector in common}
+    # Axes of vectors, and of blocks that are transposed, stay loops of the passes; only their blocks are outer.
+    vectors = {n for p in passes for n in (p.vector, p.tile) if n in common}
     order = tuple(n for n in passes[-1].order if n in common)
     blocks = {n: 1 for n in order}
     for name in vectors:
