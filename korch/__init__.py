@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from korch.errors import (
     ArtifactError,
@@ -21,9 +22,7 @@ from korch.errors import (
     ToolchainError,
     UnsupportedModel,
 )
-
-if TYPE_CHECKING:
-    from korch.model import Model
+from korch.model import Model
 
 __version__ = "0.1.0"
 
@@ -32,6 +31,7 @@ __all__ = [
     "InvalidInput",
     "InvalidModel",
     "KorchError",
+    "Model",
     "ToolchainError",
     "UnsupportedModel",
     "__version__",
@@ -43,7 +43,7 @@ __all__ = [
 def optimize(
     model: Any,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int = 0,
     target: str = "host",
     numerics: str = "default",
@@ -52,17 +52,22 @@ def optimize(
     """Finds the cheapest plan for an ONNX model on this machine, generates it, and loads it.
 
     `model` is a path, an `onnx.ModelProto` or its bytes; `shapes` binds unbound input dimensions; `threads` 0 takes
-    all that the process may use; `numerics` is `strict` or `default`; `budget` is seconds for selection.
+    all that the process may use; `target` names an instruction set (see `korch doctor`) that this machine has;
+    `numerics` is `strict` or `default`; `budget` is seconds for measuring and selection, None for no limit.
+
+    InvalidModel, UnsupportedModel or InvalidInput says in one line what is wrong with the model or an argument;
+    ToolchainError that the C compiler or the target does not work here.
     """
     from korch.pipeline import Options, optimize_model  # heavy imports stay out of `import korch`
 
-    return optimize_model(model, Options(dict(shapes or {}), threads, target, numerics, budget))
+    source = Path(model) if isinstance(model, str | os.PathLike) else model
+    bound = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    return optimize_model(source, Options(bound, threads, target, numerics, budget))
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Loads a `.korch` file. It holds native code: load only files whose origin you trust."""
-    from pathlib import Path
+    """Loads a `.korch` file. It holds native code: load only files whose origin you trust.
 
-    from korch.model import Model
-
+    ArtifactError says in one line what does not fit: no `.korch` file, damaged, made for another machine.
+    """
     return Model(Path(path))

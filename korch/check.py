@@ -8,29 +8,46 @@ from pathlib import Path
 
 from korch.errors import UnsupportedModel
 from korch.fission.fission import Refusal, unsupported
-from korch.importers.onnx import ModelSummary, describe_onnx, import_onnx
+from korch.importers.binding import bind_inputs
+from korch.importers.onnx import ModelSummary, describe_onnx, import_onnx, load_model
 
 
 @dataclass(frozen=True)
 class Check:
-    """`operators_left` and `unsupported` are known only when every dimension is bound (`bound`)."""
+    """What was found. `problem` says why the operators could not be looked at one by one, if they could not: a
+    dimension is unbound (`bound` is false then) or depends on data.
+
+    `remaining` counts the operators that are left after constant folding, `unsupported` those refused among them.
+    """
 
     summary: ModelSummary
     bound: bool
-    operators_left: int
-    unsupported: tuple[Refusal, ...]
+    remaining: int = 0
+    unsupported: tuple[Refusal, ...] = ()
     problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether `korch optimize` takes the model as it stands."""
+        return not self.unsupported and self.problem is None
+
+    @property
+    def refused(self) -> bool:
+        """Whether no shapes given to its inputs could make it supported."""
+        return self.bound and not self.ok
 
     def json(self) -> dict[str, object]:
         s = self.summary
         return {
-            "ok": self.bound and not self.unsupported and self.problem is None,
+            "ok": self.ok,
+            "opsets": dict(s.opsets),
             "operators": dict(s.operators),
-            "inputs": {name: str(text) for name, text in s.inputs.items()},
-            "unbound": {name: list(dims) for name, dims in s.unbound.items()},
+            "inputs": dict(s.inputs),
+            "outputs": dict(s.outputs),
+            "unbound": {name: None if dims is None else list(dims) for name, dims in s.unbound.items()},
             "parameters": s.parameters,
-            "bytes": s.bytes,
-            "operators_left": self.operators_left,
+            "parameter_bytes": s.parameter_bytes,
+            "remaining_operators": self.remaining,
             "unsupported": [
                 {"operator": r.op_type, "domain": r.domain, "nodes": list(r.nodes), "reason": r.reason}
                 for r in self.unsupported
@@ -41,32 +58,35 @@ class Check:
     def text(self) -> str:
         s = self.summary
         lines = [
-            "operators: "
-            + ", ".join(f"{k} {n}" for k, n in sorted(s.operators.items(), key=lambda i: (-i[1], i[0]))),
-            "inputs: " + ", ".join(f"{name} {text}" for name, text in s.inputs.items()),
-            f"parameters: {s.parameters} ({s.bytes / 2**20:.1f} MiB)",
+            "opset: " + ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in s.opsets.items()),
+            "inputs: " + (", ".join(f"{name} {type_}" for name, type_ in s.inputs.items()) or "none"),
+            "outputs: " + ", ".join(f"{name} {type_}" for name, type_ in s.outputs.items()),
+            "operators: " + (", ".join(f"{op} {count}" for op, count in s.operators.items()) or "none"),
+            f"parameters: {s.parameters} ({s.parameter_bytes / 2**20:.1f} MiB)",
         ]
         if s.unbound:
-            lines.append(
-                "unbound: " + ", ".join(f"{n} ({', '.join(map(str, d))})" for n, d in s.unbound.items())
-            )
-        if self.problem:
-            lines.append(self.problem)
-        for r in self.unsupported:
-            lines.append(f"unsupported: {r.op_type} x{len(r.nodes)} ({', '.join(r.nodes[:5])}): {r.reason}")
-        if self.bound and not self.unsupported and self.problem is None:
-            lines.append(f"supported: all {self.operators_left} operators that remain after constant folding")
+            unbound = (f"{name} ({'rank' if dims is None else ', '.join(dims)})" for name, dims in s.unbound.items())
+            lines.append("unbound in the model: " + ", ".join(unbound))
+        lines += [self.problem] if self.problem else []
+        lines += [f"not supported: {r}" for r in self.unsupported]
+        if self.ok:
+            lines.append(f"supported: all {self.remaining} operators that remain after constant folding")
         return "\n".join(lines)
 
 
 def check_model(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Check:
-    """Reads and, where all dimensions are bound, imports the model. InvalidModel when it is not a model."""
-    summary = describe_onnx(model)
-    unbound = {name for name in summary.unbound if name not in shapes}
-    if unbound:
-        return Check(summary, False, 0, ())
+    """Reads and, where all dimensions are bound, imports the model.
+
+    InvalidModel when it is no valid model; InvalidInput when `shapes` does not fit it.
+    """
+    proto = load_model(model)
+    summary = describe_onnx(proto)
     try:
-        operators = import_onnx(model, shapes)
+        bind_inputs(proto.graph, shapes)
     except UnsupportedModel as error:
-        return Check(summary, True, 0, (), str(error))
+        return Check(summary, bound=False, problem=str(error))
+    try:
+        operators = import_onnx(proto, shapes)
+    except UnsupportedModel as error:
+        return Check(summary, bound=True, problem=str(error))
     return Check(summary, True, len(operators.operators), tuple(unsupported(operators)))

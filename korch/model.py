@@ -32,7 +32,7 @@ class Model:
         self._path = path
         self.summary = summary
         if owned:
-            weakref.finalize(self, _remove, path)
+            weakref.finalize(self, _remove, path, os.getpid())
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -57,7 +57,10 @@ class Model:
         out: Mapping[str, np.ndarray] | None = None,
         threads: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """One inference by name. `out` gives arrays to write outputs into; `threads` overrides the plan's number."""
+        """One inference by name; all outputs, in the model's order.
+
+        `out` gives arrays to write outputs into; `threads` overrides the plan's number. `InvalidInput` as for a call.
+        """
         return self._loaded.run(dict(inputs), out=None if out is None else dict(out), threads=threads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -70,9 +73,7 @@ class Model:
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
         except OSError as error:
-            raise ArtifactError(
-                f"cannot write {target} ({error.strerror}); choose a folder that exists"
-            ) from None
+            raise ArtifactError(f"cannot write {target} ({error.strerror}); choose a folder that exists") from None
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
         names = list(self._loaded.inputs)
@@ -91,5 +92,7 @@ class Model:
         return f"korch.Model({inputs} -> {outputs})"
 
 
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+def _remove(path: Path, owner: int) -> None:
+    """Removes the file, unless this is a forked child of the process that owns it."""
+    if os.getpid() == owner:
+        path.unlink(missing_ok=True)

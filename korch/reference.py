@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,22 +13,51 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from korch.errors import KorchError
+
 
 class Softmax(OpRun):
     """Softmax before opset 13, which flattens its input to two dimensions at `axis`.
 
-    The evaluator applies today's definition to it.
+    The evaluator applies today's definition to it, as to the two that follow.
     """
 
     def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
-        at = axis + x.ndim if axis < 0 else axis
-        flat = x.reshape(int(np.prod(x.shape[:at], initial=1)), -1)
+        flat = _flat(x, axis)
         e = np.exp(flat - flat.max(1, keepdims=True, initial=-np.inf))
         return ((e / e.sum(1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
 
 
+class LogSoftmax(OpRun):
+    """LogSoftmax before opset 13."""
+
+    def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
+        flat = _flat(x, axis)
+        shifted = flat - flat.max(1, keepdims=True, initial=-np.inf)
+        return ((shifted - np.log(np.exp(shifted).sum(1, keepdims=True))).reshape(x.shape).astype(x.dtype),)
+
+
+class Hardmax(OpRun):
+    """Hardmax before opset 13: one at the first of the largest of each row, zero elsewhere."""
+
+    def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
+        flat = _flat(x, axis)
+        found = np.zeros_like(flat)
+        if flat.size:
+            found[np.arange(flat.shape[0]), flat.argmax(1)] = 1
+        return (found.reshape(x.shape),)
+
+
+def _flat(x: np.ndarray, axis: int) -> np.ndarray:
+    at = axis + x.ndim if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
+
+
 def reference_outputs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The model's outputs by name. `model` is a path, an `onnx.ModelProto` or its bytes; seconds for a large one."""
+    """The model's outputs by name. `model` is a path, an `onnx.ModelProto` or its bytes; seconds for a large one.
+
+    KorchError when the evaluator cannot run the model.
+    """
     if isinstance(model, bytes):
         proto = onnx.load_model_from_string(model)
     elif isinstance(model, (str, Path)):
@@ -35,9 +65,15 @@ def reference_outputs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str,
     else:
         proto = model
     version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
-    evaluator = ReferenceEvaluator(proto, new_ops=[Softmax] if version < 13 else [])
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        results = evaluator.run(None, dict(inputs))
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            evaluator = ReferenceEvaluator(proto, new_ops=[Softmax, LogSoftmax, Hardmax] if version < 13 else [])
+            results = evaluator.run(None, dict(inputs))
+    except Exception as error:  # it is plain Python: whatever a node raises comes through
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise KorchError(
+            f"the reference evaluator cannot run the model ({reason}); compare with another engine by korch bench"
+        ) from error
     names = [o.name for o in proto.graph.output]
     return {name: np.asarray(value) for name, value in zip(names, results, strict=True)}

@@ -45,7 +45,7 @@ def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, n
     for name, t in types.items():
         digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
-        if t.dtype.is_float and t.rank == 4 and min(t.shape[2:]) >= 8:
+        if t.dtype.is_float and t.rank == 4 and t.elements and min(t.shape[2:]) >= 8:
             found[name] = _images(t.shape, rng).astype(t.dtype.numpy)
         elif t.dtype.is_float:
             found[name] = rng.standard_normal(t.shape).astype(t.dtype.numpy)

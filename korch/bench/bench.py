@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,15 @@ class Comparison:
         return self.timings[over].median_ms / self.timings[of].median_ms
 
 
+def check_engines(names: Iterable[str]) -> None:
+    """InvalidInput names an engine that is unknown or not installed."""
+    for name in names:
+        if name not in ENGINES:
+            raise InvalidInput(f"unknown engine {name!r}; the engines are: {', '.join(ENGINES)}")
+        if package := missing_package(name):
+            raise InvalidInput(f"the engine {name} needs the package {package}; install it, or leave it out")
+
+
 def compare_engines(
     files: Mapping[str, Path],
     inputs: Mapping[str, np.ndarray],
@@ -68,14 +77,10 @@ def compare_engines(
     Idle engines are stopped (SIGSTOP), so that spinning threads of one never slow another. The first inference of
     a burst is not counted. InvalidInput names an engine that is unknown or not installed.
     """
-    for name in files:
-        if name not in ENGINES:
-            raise InvalidInput(f"unknown engine {name!r}; the engines are: {', '.join(ENGINES)}")
-        if package := missing_package(name):
-            raise InvalidInput(f"the engine {name} needs the package {package}; install it, or leave it out")
+    check_engines(files)
     with tempfile.TemporaryDirectory(prefix="korch-bench-") as folder:
         stored = Path(folder) / "inputs.npz"
-        np.savez(stored, **dict(inputs))  # type: ignore[arg-type]
+        np.savez(stored, np.array(list(inputs)), *inputs.values())
         engines: dict[str, _Engine] = {}
         try:
             for done, (name, path) in enumerate(files.items()):
@@ -123,7 +128,7 @@ class _Engine:
         self.name = name
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
         environment.update(OMP_NUM_THREADS=str(threads))
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `kill`)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "korch.bench.process", name, str(model), str(inputs), str(threads)],
             stdin=subprocess.PIPE,

@@ -25,7 +25,8 @@ def main() -> None:
     os.dup2(2, 1)  # an engine's own messages must not break the protocol
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     with np.load(inputs) as stored:
-        arrays = {name: stored[name] for name in stored.files}
+        names = stored["arr_0"].tolist()
+        arrays = {name: stored[f"arr_{k}"] for k, name in enumerate(names, 1)}
     run = ENGINES[engine](model, arrays, threads)
 
     def answer(value: object) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from korch.bench.bench import Comparison, compare_engines
+from korch.bench.bench import Comparison, check_engines, compare_engines
 from korch.bench.engines import SUFFIXES
-from korch.errors import InvalidInput
+from korch.errors import InvalidInput, InvalidModel
 from korch.pipeline import Options, Progress, optimize_to_file, resolve_threads
 
 
@@ -27,26 +27,30 @@ def bench_model(
     from korch.artifact.load import load
     from korch.verify import random_inputs
 
+    check_engines(peers)
+    files = {name: _file_for(model, name) for name in peers if name != "korch"}
     threads = resolve_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="korch-bench-") as folder:
         if optimized is None:
             optimized = Path(folder) / "model.korch"
             optimize_to_file(model, optimized, options, progress)
         inputs = random_inputs(load(optimized).inputs)
-        files = {"korch": optimized, **{name: _file_for(model, name) for name in peers}}
-        comparison = compare_engines(files, inputs, threads, progress=progress)
+        comparison = compare_engines({"korch": optimized, **files}, inputs, threads, progress=progress)
     return {
         "model": model.name,
         "threads": threads,
         "shape": {name: list(a.shape) for name, a in inputs.items()},
         "engines": {name: t.json() for name, t in comparison.timings.items()},
-        "speedup": {name: comparison.speedup(name) for name in peers},
+        "speedup": {name: comparison.speedup(name) for name in files},
         "max_rel_error": largest_difference(comparison),
     }
 
 
 def _file_for(model: Path, engine: str) -> Path:
-    path = model.with_suffix(SUFFIXES.get(engine, ".onnx"))
+    suffix = SUFFIXES[engine]
+    path = model if suffix == ".onnx" else model.with_suffix(suffix)
+    if not path.exists() and suffix == ".onnx":
+        raise InvalidModel(f"{path}: no such file")
     if not path.exists():
         raise InvalidInput(
             f"the engine {engine} reads {path}, which is not there; write it with torch.export.save, or leave the "

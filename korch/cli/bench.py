@@ -36,7 +36,7 @@ def bench(
     from korch.bench.report import bench_model, bench_text
     from korch.pipeline import Options
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         options = Options(shapes=parse_shapes(shape), threads=threads, budget=budget)
         peers = [name.strip() for name in against.split(",") if name.strip()]
         with progress_bar() as progress:

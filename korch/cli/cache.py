@@ -10,6 +10,9 @@ import typer
 
 from korch.cli.common import JsonOption, errors_in_one_line, print_json, say
 
+# All that Korch puts into the folder: KORCH_CACHE_DIR may name one that holds other things.
+_CONTENTS = ("costs.sqlite*", "libkorch-*.so", ".libkorch-*", "zig")
+
 cache = typer.Typer(help="Show, clear, export or import the measured costs.", no_args_is_help=True)
 
 
@@ -18,7 +21,7 @@ def show(json: JsonOption = False) -> None:
     """Say where the cache lies and what it holds."""
     from korch.costs.database import Database, database_path
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         path = database_path()
         counts = {"costs": 0, "dropped": 0}
         if path.exists():
@@ -28,34 +31,34 @@ def show(json: JsonOption = False) -> None:
         if json:
             print_json({"path": str(path), "bytes": size, **counts})
         else:
-            say(
-                f"{path}: {counts['costs']} measured kernels, {counts['dropped']} of them dropped, {size} bytes"
-            )
+            say(f"{path}: {counts['costs']} measured kernels, {counts['dropped']} of them dropped, {size} bytes")
 
 
 @cache.command()
 def clear(json: JsonOption = False) -> None:
-    """Forget all measured costs and the compiler's leftovers."""
+    """Forget all measured costs and the compiler's leftovers; other files in the folder stay."""
     from korch.cache_dir import korch_cache_dir
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         path = korch_cache_dir()
-        existed = path.exists()
-        shutil.rmtree(path, ignore_errors=True)
+        found = [p for pattern in _CONTENTS for p in path.glob(pattern)]
+        for item in found:
+            if item.is_dir():
+                shutil.rmtree(item)
+            else:
+                item.unlink()
         if json:
-            print_json({"path": str(path), "cleared": existed})
+            print_json({"path": str(path), "cleared": bool(found)})
         else:
-            say(f"cleared {path}" if existed else f"nothing to clear at {path}")
+            say(f"cleared {path}" if found else f"nothing to clear at {path}")
 
 
 @cache.command("export")
-def export_costs(
-    file: Annotated[Path, typer.Argument(help="The file to write.")], json: JsonOption = False
-) -> None:
+def export_costs(file: Annotated[Path, typer.Argument(help="The file to write.")], json: JsonOption = False) -> None:
     """Write the measured costs to FILE, to be imported on an equal machine."""
     from korch.costs.database import Database, database_path
 
-    with errors_in_one_line(), Database(database_path()) as database:
+    with errors_in_one_line(json=json), Database(database_path()) as database:
         count = database.export_to(file)
         if json:
             print_json({"file": str(file), "costs": count})
@@ -71,7 +74,7 @@ def import_costs(
     """Add the costs in FILE; costs known here stay as they are."""
     from korch.costs.database import Database, database_path
 
-    with errors_in_one_line(), Database(database_path()) as database:
+    with errors_in_one_line(json=json), Database(database_path()) as database:
         count = database.import_from(file)
         if json:
             print_json({"file": str(file), "costs": count})

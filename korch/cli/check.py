@@ -15,14 +15,17 @@ def check(
     shape: ShapeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what MODEL holds, which dimensions are unbound, and which operators are not supported."""
+    """Say what MODEL holds, which dimensions are unbound, and which operators are not supported.
+
+    Exit code 1 when it cannot be supported; unbound dimensions alone are no failure.
+    """
     from korch.check import check_model
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         report = check_model(model, parse_shapes(shape))
         if json:
             print_json(report.json())
         else:
             say(report.text())
-        if report.unsupported:
+        if report.refused:
             raise typer.Exit(1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from json import dumps
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,26 +30,56 @@ ShapeOption = Annotated[
 
 
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Turns expected errors into one line on standard error and exit code 1."""
+def errors_in_one_line(*, json: bool = False) -> Generator[None]:
+    """Turns expected errors into one line on standard error and exit code 1; see `report_error` for `json`."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever read the output has seen enough: typer ends the process quietly
     except KorchError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
+        report_error(str(error), json=json)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        report_error(f"{where}{error.strerror or error}; check the path, its permissions and the space left", json=json)
+    except MemoryError as error:
+        report_error(f"not enough memory ({error or 'allocation failed'}); use smaller shapes", json=json)
     except KeyboardInterrupt:
         console.print("interrupted; what was measured so far is kept", markup=False)
         raise typer.Exit(130) from None
+    else:
+        return
+    raise typer.Exit(1)
+
+
+def report_error(message: str, *, json: bool) -> None:
+    """One line on standard error; with `json` also an object `{"error": ...}` on standard output."""
+    line = " ".join(message.split())
+    console.print(f"error: {line}", style="red", markup=False)
+    if json:
+        print_json({"error": line})
 
 
 def print_json(value: object) -> None:
-    """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    """One JSON object on standard output; what JSON cannot hold (infinities, NaN) becomes null."""
+    sys.stdout.write(dumps(_finite(value), allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(text: str) -> None:
     """A line for people, on standard output."""
     sys.stdout.write(text + "\n")
+
+
+def say_on_stderr(text: str) -> None:
+    """A line for people beside JSON, on standard error."""
+    console.print(text, markup=False)
 
 
 def parse_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -68,8 +100,8 @@ def parse_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 @contextmanager
-def progress_bar() -> Iterator[ProgressReporter]:
-    """A live line on standard error while long work goes on; silent when standard error is no terminal."""
+def progress_bar() -> Generator[ProgressReporter]:
+    """A live line on standard error while long work goes on; plain lines where standard error is no terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield ProgressReporter(bar)
@@ -78,16 +110,22 @@ def progress_bar() -> Iterator[ProgressReporter]:
 class ProgressReporter:
     """`progress(phase, done, total)`, as `korch.pipeline` calls it; `total` 0 is unknown.
 
-    Where standard error is no terminal, each phase is printed once as a line.
+    Where standard error is no terminal, a line is printed when a phase begins, at most every `_SECONDS`: work that
+    ends at once, or fails at once, says nothing but its result.
     """
+
+    _SECONDS = 2.0
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("", total=None)
         self._phase = ""
+        self._printed = time.monotonic()
 
     def __call__(self, phase: str, done: int = 0, total: int = 0) -> None:
-        if phase != self._phase and not console.is_terminal:
-            console.print(phase, markup=False)
-        self._phase = phase
         self._bar.update(self._task, description=phase, completed=done, total=total or None)
+        now = time.monotonic()
+        if phase == self._phase or console.is_terminal or now < self._printed + self._SECONDS:
+            return
+        self._phase, self._printed = phase, now
+        console.print(phase, markup=False)

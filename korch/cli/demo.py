@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from korch.cli.common import JsonOption, console, errors_in_one_line, print_json, progress_bar, say
+from korch.cli.common import JsonOption, errors_in_one_line, print_json, progress_bar, say, say_on_stderr
 
 _PACKAGE = "rapidocr_onnxruntime"
 _FILE = "models/ch_PP-OCRv4_det_infer.onnx"
@@ -37,12 +37,12 @@ def demo(
     from korch.pipeline import Options, optimize_to_file, verify_model
     from korch.report.text import summary_text
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         if size % 32:
             raise InvalidInput(f"--size {size} is no multiple of 32; the network halves the image five times")
         model = demo_model()
         options = Options(shapes={"x": (1, 3, size, size)}, budget=budget)
-        tell = (lambda text: console.print(text, markup=False)) if json else say
+        tell = say_on_stderr if json else say
         tell(f"PP-OCRv4 text detection, {size}x{size}: optimizing (a few minutes when nothing is cached)")
         with progress_bar() as progress:
             summary = optimize_to_file(model, output, options, progress)

@@ -20,7 +20,7 @@ def doctor(json: JsonOption = False) -> None:
     from korch.costs.database import Database, database_path
     from korch.errors import KorchError
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         found: dict[str, str] = {
             "python": f"{platform.python_version()} on {sys.platform} {platform.machine()}",
             "threads": str(len(os.sched_getaffinity(0))),

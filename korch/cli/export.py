@@ -18,7 +18,7 @@ def export(
     """Write the C header, the runtime library, the model and a sample main to DIR."""
     from korch.artifact.export import export_c
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         export_c(model, c)
         files = sorted(str(p) for p in c.iterdir())
         if json:

@@ -38,7 +38,7 @@ def optimize(
     from korch.pipeline import Options, optimize_to_file
     from korch.report.text import summary_text
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         options = Options(
             shapes=parse_shapes(shape),
             target=(target or ["host"])[0],

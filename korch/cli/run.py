@@ -16,28 +16,20 @@ def run(
         list[str] | None,
         typer.Option("--input", metavar="NAME=FILE.npy", help="An input; those not given are random."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Write each output there as NAME.npy.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write each output there as NAME.npy.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Run MODEL once and print (or write) its outputs."""
-    import numpy as np
-
     import korch
-    from korch.inputs import read_inputs
+    from korch.inputs import read_inputs, write_arrays
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         loaded = korch.load(model)
         values = read_inputs(input or [], loaded.inputs)
         results = loaded.run(values)
         files: dict[str, str] = {}
         if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
-            for name, array in results.items():
-                path = output / f"{name.replace('/', '_')}.npy"
-                np.save(path, array)
-                files[name] = str(path)
+            files = write_arrays(results, output)
         described = {name: f"{a.dtype.name}[{','.join(map(str, a.shape))}]" for name, a in results.items()}
         if json:
             print_json({"outputs": described, "files": files})

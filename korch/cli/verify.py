@@ -37,7 +37,7 @@ def verify(
     """Compare MODEL's outputs with the reference evaluator's and report the largest error."""
     from korch.pipeline import Options, verify_model
 
-    with errors_in_one_line():
+    with errors_in_one_line(json=json):
         with progress_bar() as progress:
             options = Options(shapes=parse_shapes(shape), threads=threads, budget=budget)
             report = verify_model(model, optimized, options, input or [], seed, progress)
@@ -50,8 +50,6 @@ def verify(
         else:
             for name, e in report.outputs.items():
                 verdict = "ok" if e.reason is None else f"FAILED: {e.reason}"
-                say(
-                    f"{name}: largest error {e.max_abs_error:.3g}, relative L2 {e.rel_l2_error:.3g}: {verdict}"
-                )
+                say(f"{name}: largest error {e.max_abs_error:.3g}, relative L2 {e.rel_l2_error:.3g}: {verdict}")
         if not report.ok:
             raise typer.Exit(1)

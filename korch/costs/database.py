@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,8 +61,8 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, timeout=60, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -74,6 +74,10 @@ class Database:
                 )
             self._connection.executescript(_SCHEMA)
             self._connection.execute(f"PRAGMA user_version={VERSION}")
+        except OSError as error:
+            raise KorchError(
+                f"cannot make the cache {path.parent} ({error.strerror}); set KORCH_CACHE_DIR to another folder"
+            ) from None
         except sqlite3.DatabaseError as error:
             raise KorchError(
                 f"cannot use the cost database {path} ({error}); run `korch cache clear` or set KORCH_CACHE_DIR"
@@ -148,7 +152,7 @@ class Database:
         return {"costs": total, "dropped": failed}
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Generator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield

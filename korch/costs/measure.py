@@ -138,10 +138,8 @@ class Measurer:
             self.database.store(failed)
             done = len(failed)
             for library, group in compiled:
-                jobs = {kernel_hash(k): (f, i, k) for f, i, k in group}
-                for kernel, outcome in workers.run(library, group):
-                    fragment, _, made = jobs[kernel]
-                    cost = self._cost(fragment, made, outcome.microseconds, outcome.failure)
+                for (fragment, _, kernel), outcome in zip(group, workers.run(library, group), strict=True):
+                    cost = self._cost(fragment, kernel, outcome.microseconds, outcome.failure)
                     self.database.store([cost])
                     found.append(cost)
                     done += 1
@@ -200,13 +198,13 @@ class _Workers:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def run(self, library: Path, group: list[tuple[Fragment, int, Kernel]]) -> Iterator[tuple[str, Outcome]]:
-        """Yields each kernel's outcome. After a crash the kernels that remain go to a new worker."""
+    def run(self, library: Path, group: list[tuple[Fragment, int, Kernel]]) -> Iterator[Outcome]:
+        """The kernels' outcomes, in order. After a crash the kernels that remain go to a new worker."""
         jobs = [Job(f, i, kernel_hash(k), n) for n, (f, i, k) in enumerate(group)]
         while jobs:
             for outcome in self._attempt(library, tuple(jobs)):
                 jobs.pop(0)
-                yield outcome.kernel, outcome
+                yield outcome
 
     def _attempt(self, library: Path, jobs: tuple[Job, ...]) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs; ends early, with a failure for the culprit, when the worker dies."""
