@@ -102,7 +102,7 @@ FN vf32 korch_log1p_f32(vf32 x) {
   return x == 0.0f ? x : r;
 }
 
-/* erf x: a polynomial in x^2 below 1.1, above it 1 - g(|x|)^8 with a polynomial g for erfc(x)^(1/8). */
+/* erf x: a polynomial in x^2 below 1.1, above it 1 - g(|x|)^4 with a polynomial g for erfc(x)^(1/4). */
 FN vf32 korch_erf_f32(vf32 x) {
   vf32 a = __builtin_elementwise_abs(x);
   a = a > 3.95f ? (vf32)3.95f : a;
@@ -113,13 +113,14 @@ FN vf32 korch_erf_f32(vf32 x) {
   p = korch_fma_f32(p, z, (vf32)0x1.ce2aa6p-4f);
   p = korch_fma_f32(p, z, (vf32)-0x1.812734p-2f);
   p = korch_fma_f32(p, z, (vf32)0x1.06eba8p-3f);
-  vf32 g = korch_fma_f32((vf32)0x1.4f52bep-13f, a, (vf32)-0x1.51dea8p-9f);
-  g = korch_fma_f32(g, a, (vf32)0x1.b71004p-7f);
-  g = korch_fma_f32(g, a, (vf32)-0x1.9826bcp-7f);
-  g = korch_fma_f32(g, a, (vf32)-0x1.ec09bep-5f);
-  g = korch_fma_f32(g, a, (vf32)-0x1.2aebfap-3f);
-  g = korch_fma_f32(g, a, (vf32)0x1.004686p+0f);
-  g *= g;
+  vf32 g = korch_fma_f32((vf32)-0x1.e9bedcp-17f, a, (vf32)0x1.b82434p-15f);
+  g = korch_fma_f32(g, a, (vf32)0x1.b1763ep-10f);
+  g = korch_fma_f32(g, a, (vf32)-0x1.09155ep-6f);
+  g = korch_fma_f32(g, a, (vf32)0x1.aa018ep-5f);
+  g = korch_fma_f32(g, a, (vf32)-0x1.e7207cp-6f);
+  g = korch_fma_f32(g, a, (vf32)-0x1.506b1ap-4f);
+  g = korch_fma_f32(g, a, (vf32)-0x1.32801cp-2f);
+  g = korch_fma_f32(g, a, (vf32)0x1.00e144p+0f);
   g *= g;
   vf32 large = korch_copysign_f32(korch_fma_f32(-g, g, (vf32)1.0f), x);
   return a < 1.1f ? korch_fma_f32(x, p, x) : large;
