@@ -273,6 +273,17 @@ def test_elementwise_primitive_equals_its_numpy_meaning(name: str, library: ctyp
     assert not failures, "\n".join(failures)
 
 
+def test_powers_stay_exact_where_the_exponent_magnifies_the_logarithm(library: ctypes.CDLL):
+    generator = np.random.default_rng(0)
+    for reach in (300.0, 1.0, 1e-3):
+        x = np.exp(generator.uniform(-reach, reach, 4096))
+        y = generator.uniform(-700, 700, 4096) / np.log(x)
+        got = np.zeros_like(x)
+        call(library.pow_float64_float64, x, y, got, count=x.size)
+        exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+        assert np.max(np.abs(got - exact) / exact) < 1e-15
+
+
 def test_every_primitive_links_without_libraries_on_aarch64(tmp_path):
     cases = [case for row in ELEMENTWISE for case in cases_of(row.name)]
     text = "".join(map(function, cases))

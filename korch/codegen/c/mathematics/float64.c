@@ -330,8 +330,8 @@ FN vf64 korch_product_error_f64(vf64 a, vf64 b, vf64 product) {
 /* log x as a sum of two, to 2^-64, for finite x > 0: as korch_log_core_f64, the first terms in twice the digits. */
 typedef struct { vf64 high, low; } korch_pair;
 FN korch_pair korch_log_pair_f64(vf64 x) {
-  static const f64 c[] = {0x1.99999999951fep-2, 0x1.2492492e08086p-2, 0x1.c71c62cafb9b8p-3, 0x1.7462bba5f073fp-3,
-    0x1.39fd87d2171afp-3, 0x1.2b6220d99381fp-3};
+  static const f64 c[] = {0x1.999999999999ap-2, 0x1.24924924924a4p-2, 0x1.c71c71c710036p-3, 0x1.745d1759874c6p-3,
+    0x1.3b13a399eefeep-3, 0x1.1115db33fe5eep-3, 0x1.e01944657d457p-4, 0x1.d9cb84be80be1p-4};
   vi64 tiny = x < 0x1p-1022;
   vf64 y = tiny ? x * 0x1p54 : x;
   vi64 k = korch_exponent_f64(y);
@@ -341,7 +341,7 @@ FN korch_pair korch_log_pair_f64(vf64 x) {
   vf64 z = s * s, zl = korch_product_error_f64(s, s, z) + 2.0 * s * sl;
   const f64 third = 0x1.5555555555555p-1, third_low = 0x1.5555555555555p-55; /* 2/3 */
   vf64 u = z * third, ul = korch_product_error_f64(z, (vf64)third, u) + (z * third_low + zl * third);
-  ul += z * z * korch_horner_f64(z, c, 6);
+  ul += z * z * korch_horner_f64(z, c, 8);
   vf64 v = s * u, vl = korch_product_error_f64(s, u, v) + (s * ul + sl * u); /* log(1 + f) - 2 s */
   vf64 m = 2.0 * s + v, ml = ((2.0 * s - m) + v) + (2.0 * sl + vl);
   vf64 big = e * 0x1.62e42fee00000p-1, h = big + m;
