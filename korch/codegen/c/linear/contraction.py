@@ -43,6 +43,7 @@ class Contraction:
     - `b` is the first panel (or the first column, where `walk.b_step` says that B is in place); it may use o0….
     - `fill` are C statements that copy what the block reads to `float *scratch`; the block's bounds are `lo` and
       `hi`: of i, or where there is but one i, of j.
+    - `approach(rows, columns)` are statements before a tile's sums, in the same scope as those of `finish`.
     - `blocks` cuts the rows i (or the tiles along j), `chunks` the panels.
     """
 
@@ -59,6 +60,7 @@ class Contraction:
     chunks: int = 1
     fill: str = ""
     phases: tuple[Phase, ...] = ()
+    approach: Finish | None = None
 
     @property
     def by_row(self) -> bool:
@@ -132,6 +134,7 @@ def _tile(c: Contraction, rows: int, columns: Columns, lanes: int) -> str:
         [
             f"static __attribute__((noinline)) void KERNEL_tile_{rows}_{columns.name}(char *const *p, "
             f"const float *a, const float *b{position}, int64_t i, int64_t j, int64_t c) {{",
+            c.approach(rows, columns) if c.approach else "",
             accumulate(rows, columns, c.walk, lanes),
             c.finish(rows, columns),
             "}",

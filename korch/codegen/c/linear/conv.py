@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from korch.codegen.c.index import to_c
+from korch.codegen.c.index import Index, to_c
 from korch.codegen.c.linear.contraction import (
     Contraction,
     Phase,
@@ -21,13 +21,14 @@ from korch.codegen.c.linear.contraction import (
     panel_chunks,
 )
 from korch.codegen.c.linear.depthwise import depthwise_kernels
-from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
+from korch.codegen.c.linear.fuse import Plane, approach, epilogue, prologue
 from korch.codegen.c.linear.geometry import Conv, padded_rows, walk_in_place, walk_in_scratch
 from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
 from korch.codegen.c.linear.shifted import pays, shifted_kernel
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.winograd import winograd_kernels
+from korch.codegen.c.nest_reads import Indices
 from korch.codegen.kernel import Argument, Kernel, Packed, Packer
 
 # Implementations offered, the most promising first.
@@ -120,9 +121,16 @@ def convolution_source(
         first, last = f"lo * {g.strides[0]}", f"(hi - 1) * {g.strides[0]} + {g.reach[0]}"
         fill = padded_rows(problem, arguments, g, value, first, last, "scratch")
         a = f"scratch + (i - lo) * {step}"
-    finish = epilogue(problem, arguments, lambda j, c: g.result_index(problem, j, c), g.length, g.outputs)
+
+    def result(j: Index, c: Index) -> Indices:
+        return g.result_index(problem, j, c)
+
+    before = approach(problem, arguments, result, g.length, g.outputs)
+    after = epilogue(problem, arguments, result, g.length, g.outputs)
     b = f"(const float *){packed} + o1 * {panels.floats(g.depth)}"
-    contraction = Contraction(outer, g.rows, g.length, walk, a, b, finish, rows, panels, blocks, chunks, fill, phases)
+    contraction = Contraction(
+        outer, g.rows, g.length, walk, a, b, after, rows, panels, blocks, chunks, fill, phases, before
+    )
     return contraction_source(contraction, target), shared, private
 
 

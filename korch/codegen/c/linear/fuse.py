@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from korch.codegen.c.emit import Memory, NestError, Registers, Values, Writer, forward_indices, rounded
+from korch.codegen.c.emit import (
+    Memory,
+    NestError,
+    Registers,
+    Source,
+    Values,
+    Writer,
+    forward_indices,
+    rounded,
+    storage_tag,
+)
 from korch.codegen.c.index import Index, variable
 from korch.codegen.c.linear.contraction import Finish
 from korch.codegen.c.linear.problem import Arguments, Problem
@@ -84,6 +94,44 @@ def epilogue(
         return f"{out.tables}\n{out.text}"
 
     return finish
+
+
+def approach(
+    problem: Problem, arguments: Arguments, place: Callable[[Index, Index], Indices], length: int, n: int
+) -> Finish:
+    """Statements that ask for the memory which the epilogue of a tile will read and write.
+
+    Before the tile's products are summed: it then arrives meanwhile. Only what lies contiguous along the columns,
+    at steps along the rows.
+    """
+    graph, lanes = problem.fragment.graph, problem.target.lanes()
+    element = place(variable("j", 0, length - 1), variable("c", 0, n - 1))
+    held: dict[str, Source] = {problem.result: Registers({element: ""})}
+    values = Values(graph, {**arguments.sources(problem, graph.output_values), **held})
+    out = Writer(problem.target)
+    starts: dict[str, tuple[int, int]] = {}
+    for name, index in forward_indices(graph, problem.result, element).items():
+        memory = arguments.memory(problem, name, "output")
+        reads = [m for m in reads_of(values.at(name, index)) if "j" in m.offset.variables and not m.guards]
+        places = [(memory, memory.offset(index), graph.types[name].dtype, 1)]
+        for found, offset, dtype, write in [*places, *((m.memory, m.offset, m.dtype, 0) for m in reads)]:
+            step = offset.stride("j")
+            if offset.stride("c") == 1 and step is not None:
+                at = f"({storage_tag(dtype)} *)({found.pointer}) + ({out.index(offset)})"
+                starts[at] = (step, write)
+    if out.text:  # indices of loaded integers: what they need is the epilogue's
+        starts = {}
+
+    def ask(rows: int, columns: Columns) -> str:
+        lines = [
+            f"__builtin_prefetch({at} + {r * step + v * lanes}, {write});"
+            for at, (step, write) in starts.items()
+            for r in range(rows)
+            for v in range(columns.vectors)
+        ]
+        return "\n".join(["{", out.tables, *lines, "}"]) if lines else ""
+
+    return ask
 
 
 def weight(problem: Problem, contiguous: bool) -> int:

@@ -14,7 +14,7 @@ from korch.codegen.c.linear.contraction import (
     decode,
     panel_chunks,
 )
-from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
+from korch.codegen.c.linear.fuse import Plane, approach, epilogue, prologue
 from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
@@ -126,8 +126,13 @@ def _kernel(
         plane = Plane(f.left("w", "q"), "lo", "hi", f.k, f"scratch - lo * {f.k}", f.k)
         fill = prologue(problem, arguments, problem.linear.inputs[0], plane)
         a, walk = "scratch", Walk(f.k, (), f.k, 1, b_step)
-    finish = epilogue(problem, arguments, lambda j, c: (*f.rows(j), c), f.m, f.n)
-    contraction = Contraction(f.batch, 1, f.m, walk, a, b, finish, rows, panels, blocks, chunks, fill, phases)
+
+    def result(j: Index, c: Index) -> Indices:
+        return (*f.rows(j), c)
+
+    before = approach(problem, arguments, result, f.m, f.n)
+    after = epilogue(problem, arguments, result, f.m, f.n)
+    contraction = Contraction(f.batch, 1, f.m, walk, a, b, after, rows, panels, blocks, chunks, fill, phases, before)
     source = contraction_source(contraction, target)
     parameters = (("mr", rows), ("nv", vectors))
     family = f"matmul, right operand {way}"
