@@ -14,9 +14,7 @@ from korch.ir.primitives.primitive import NARROW
 from korch.ir.types import DType, TensorType
 
 
-def evaluate(
-    graph: Graph, inputs: Mapping[str, np.ndarray], *, double: bool = False
-) -> dict[str, np.ndarray]:
+def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> dict[str, np.ndarray]:
     """The graph's outputs by interface name.
 
     `inputs` maps interface names to arrays of the declared dtypes and shapes (InvalidInput otherwise). With

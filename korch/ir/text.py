@@ -30,9 +30,7 @@ def print_graph(graph: Graph) -> str:
     """The graph as text; `parse_graph` reads it back."""
     types = graph.types
     lines = [f"input {_name(name)} = {value} : {types[value]}" for name, value in graph.inputs]
-    lines += [
-        f"constant {value} : {types[value]} = {_print_constant(a)}" for value, a in graph.constants.items()
-    ]
+    lines += [f"constant {value} : {types[value]} = {_print_constant(a)}" for value, a in graph.constants.items()]
     lines += [print_definition(graph, d) for d in graph.definitions]
     lines += [f"output {_name(name)} = {value}" for name, value in graph.outputs]
     return "\n".join(lines) + "\n"
@@ -200,9 +198,7 @@ class _Reader:
             self._constant(match["value"], TensorType.parse(match["type"]), match["data"])
 
     def graph(self) -> Graph:
-        return Graph(
-            self._types, tuple(self._inputs), tuple(self._outputs), tuple(self._definitions), self._constants
-        )
+        return Graph(self._types, tuple(self._inputs), tuple(self._outputs), tuple(self._definitions), self._constants)
 
     def _known(self, value: str) -> None:
         if value not in self._types:
@@ -222,9 +218,7 @@ class _Reader:
         for value, declared in zip(outputs, types, strict=True):
             self._type(value, declared)
         self._definitions.append(
-            Definition(
-                match["primitive"], _words(inputs), outputs, _attributes(attributes), match["origin"] or ""
-            )
+            Definition(match["primitive"], _words(inputs), outputs, _attributes(attributes), match["origin"] or "")
         )
 
     def _constant(self, value: str, declared: TensorType, data: str) -> None:
