@@ -44,6 +44,7 @@ LEAST_CHANNELS, LEAST_LENGTH = 16, 4
 FEWEST, MOST = 12 * 36, 32 * 36
 # As many tiles at most are one block whose panels are tasks.
 SHARED_TILES = 64
+PANEL_TASKS = 8  # enough of them for several threads
 # Of a copy of input rows: it should not displace much of what the second-level cache holds.
 PATCH_BYTES = 96 << 10
 LINE = 16  # floats of a cache line
@@ -138,9 +139,12 @@ def plan_of(g: Conv, m: int, target: Target) -> Plan:
     lanes, step = target.lanes(), row_step(g.channels)
     choices = tile_choices(g.outputs, blocks.largest, g.channels, step, target)
     # Wide panels read the transformed tiles less often, but more than four vectors leave too few rows for each weight.
-    choices = [c for c in choices if c[1] <= 4][:2] or choices
-    uneven = {v: shared and Panels(g.outputs, lanes, v).count % 2 for _, v in choices}
-    rows, vectors = min(choices, key=lambda c: (uneven[c[1]], -c[1]))
+    choices = [c for c in choices if 2 <= c[1] <= 4] or choices
+    if shared:
+        counts = {v: Panels(g.outputs, lanes, v).count for _, v in choices}
+        rows, vectors = min(choices, key=lambda c: (max(0, PANEL_TASKS - counts[c[1]]), counts[c[1]] % 2, -c[1]))
+    else:
+        rows, vectors = min(choices[:2], key=lambda c: -c[1])
     panels = Panels(g.outputs, lanes, vectors)
     return Plan(g, m, grid, panels, blocks, Balanced.of(blocks.largest, rows), shared)
 
