@@ -173,9 +173,7 @@ def _meanings(labels: Labels, maker: Mapping[str, int], outputs: Sequence[str]) 
     return found
 
 
-def fragment_of(
-    graph: Graph, candidate: Candidate, labels: Labels | None = None
-) -> tuple[Fragment, dict[str, str]]:
+def fragment_of(graph: Graph, candidate: Candidate, labels: Labels | None = None) -> tuple[Fragment, dict[str, str]]:
     """The canonical fragment of a kernel or a copy, and for each canonical name the graph's value.
 
     A copy is written as a reshape to the shape that the value has, from one layout to the other. `labels` are the

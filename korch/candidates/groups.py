@@ -180,7 +180,7 @@ class _Parts:
         if TABLE[self._graph.definitions[root].primitive].kind != "elementwise":
             return False
         inner = [p for p in map(self._inner, sorted(self._reads[root])) if p is not None]
-        inner = [p for p in dict.fromkeys(inner) if self._only_reader(p) == root and self._alike(p, root)]
+        inner = [p for p in dict.fromkeys(inner) if self._alike(p, root) and self._only_reader(p) == root]
         return any(self._merge(root, chosen) for chosen in (inner, *([p] for p in inner if len(inner) > 1)))
 
     def _inner(self, value: str) -> int | None:

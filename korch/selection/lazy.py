@@ -27,6 +27,7 @@ from korch.selection.order import needed_only
 from korch.selection.program import Solution, Vector, program_of
 from korch.selection.solver import Clock, Mask, NoPlan, Relaxation, Relaxed, solve
 
+_ROUNDING = 1e-9  # relative gaps below this are the solver's arithmetic
 _LAST_SECONDS = 5.0  # for the last solve over what is measured, when the budget is spent
 
 # Microseconds for each structure key; None where no kernel could be made for it.
@@ -210,7 +211,7 @@ class _Search:
         try:
             for quantile in self.limits.quantiles:
                 self._relaxations("estimates", quantile, self.limits.rounds)
-                self._improve()
+                self._improve(self.limits.integer_seconds / 4)
             self._relaxations("relaxation", 0.0, None)
             self._integers()
         except TimeoutError:
@@ -228,7 +229,7 @@ class _Search:
 
     def _good_enough(self) -> bool:
         best = self.best_us()
-        return bool(np.isfinite(best)) and best - self._bound <= self.limits.gap * best
+        return bool(np.isfinite(best)) and best - self._bound <= max(self.limits.gap, _ROUNDING) * best
 
     def _reveal(self, phase: str, structures: Sequence[int]) -> None:
         if not self.known.reveal(structures):

@@ -15,6 +15,10 @@ from korch.selection.cuts import cutter_of
 from korch.selection.order import needed_only, order_of
 from korch.selection.program import Program, Row, Solution, Vector, loops
 
+_FIRST_COLUMNS = 500  # at least so many columns are in the first integer program
+_LATE = "no plan was found in time; allow more time for the search"
+_NONE = "no plan is left: a value of the model has no kernel that could be made"
+
 Mask = NDArray[np.bool_]
 Clock = Callable[[], float]
 
@@ -64,8 +68,8 @@ class Relaxation:
             highs.run()
             status = highs.getModelStatus()
             if status == highspy.HighsModelStatus.kInfeasible:
-                raise NoPlan("no plan is left: a value of the model has no kernel that could be made")
-            if status != highspy.HighsModelStatus.kOptimal:
+                raise NoPlan(_NONE)
+            if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
                 raise TimeoutError(f"the relaxation was not solved ({highs.modelStatusToString(status)})")
             solution = highs.getSolution()
             values = np.asarray(solution.col_value, dtype=np.float64)
@@ -116,6 +120,8 @@ def _model(program: Program, rows: Sequence[Row]) -> highspy.Highs:
 
 @dataclass(frozen=True)
 class _Found:
+    """What one run of the integer solver found, and what it proved: no plan over its columns costs less."""
+
     chosen: tuple[int, ...] | None
     bound: float
 
@@ -128,32 +134,48 @@ def _integer(
     incumbent: Sequence[int] | None,
     time_limit: float,
     gap: float,
+    presolve: bool = True,
 ) -> _Found:
     """One run of the integer solver over the kept columns."""
     highs = _model(program, rows)
     count = len(program.columns)
     numbers = np.arange(count, dtype=np.int32)
+    kinds = np.full(count, highspy.HighsVarType.kInteger.value, dtype=np.uint8)
     highs.changeColsCost(count, numbers, np.where(keep, costs, 0.0))
     highs.changeColsBounds(count, numbers, np.zeros(count), np.where(keep, 1.0, 0.0))
-    highs.changeColsIntegrality(count, numbers, np.full(count, highspy.HighsVarType.kInteger.value, dtype=np.uint8))
+    highs.changeColsIntegrality(count, numbers, kinds)
     highs.setOptionValue("time_limit", max(time_limit, 0.1))
     highs.setOptionValue("mip_rel_gap", gap)
     highs.setOptionValue("mip_abs_gap", 1e-9)
+    if not presolve:
+        highs.setOptionValue("presolve", "off")
     if incumbent is not None:
-        start = highspy.HighsSolution()
-        values = np.zeros(program.variables)
-        values[list(incumbent)] = 1.0
-        values[[program.exists(r) for c in incumbent for r in program.writes[c]]] = 1.0
-        start.col_value = values.tolist()
-        highs.setSolution(start)
+        highs.setSolution(_start(program, incumbent))
     highs.run()
-    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+    status, info = highs.getModelStatus(), highs.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
         return _Found(None, np.inf)
-    info = highs.getInfo()
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return _Found(None, info.mip_dual_bound)
     use = np.asarray(highs.getSolution().col_value[:count])
-    return _Found(tuple(int(c) for c in np.flatnonzero(use > 0.5)), info.mip_dual_bound)
+    chosen = tuple(int(c) for c in np.flatnonzero(use > 0.5))
+    cost = float(costs[list(chosen)].sum())
+    solved = status == highspy.HighsModelStatus.kOptimal
+    if presolve and solved and cost - info.mip_dual_bound > 2 * gap * cost + 1e-6 * (1 + cost):
+        # HiGHS 1.16 may return the start as optimal, with another objective than its own, where its presolve
+        # leaves nothing over.
+        return _integer(program, rows, costs, keep, None, time_limit, gap, presolve=False)
+    return _Found(chosen, info.mip_dual_bound)
+
+
+def _start(program: Program, plan: Sequence[int]) -> highspy.HighsSolution:
+    """A plan as the values of all variables."""
+    values = np.zeros(program.variables)
+    values[list(plan)] = 1.0
+    values[[program.exists(r) for c in plan for r in program.writes[c]]] = 1.0
+    start = highspy.HighsSolution()
+    start.col_value = values.tolist()
+    return start
 
 
 def least_of_each_interface(program: Program, costs: Vector) -> Mask:
@@ -186,16 +208,24 @@ def solve(
     solver first sees the columns of small reduced cost only; what it finds says which others could still matter.
     NoPlan when there is no plan, or none was found in time.
     """
+    if not program.required:  # the outputs are inputs or constants
+        return Solution((), 0.0, 0.0)
     deadline = clock() + time_limit
     relaxation = relaxation or Relaxation(program)
-    relaxed = relaxation.solve(costs, time_limit)
-    kept = least_of_each_interface(program, costs)
 
     def price(columns: Sequence[int] | None) -> float:
         return np.inf if columns is None else float(costs[list(columns)].sum())
 
     best = tuple(incumbent) if incumbent is not None and np.isfinite(price(incumbent)) else None
-    bound, reach = relaxed.objective, 1e-4 * relaxed.objective
+    try:
+        relaxed = relaxation.solve(costs, time_limit)
+    except TimeoutError:
+        if best is None:
+            raise NoPlan(_LATE) from None
+        return Solution(tuple(sorted(best)), price(best), 0.0)
+    kept = least_of_each_interface(program, costs)
+    nearest = np.sort(relaxed.reduced[kept])[:_FIRST_COLUMNS]
+    bound, reach = relaxed.objective, max(1e-4 * relaxed.objective, nearest.max(initial=0.0))
     while True:
         upper = price(best)
         near = kept & (relaxed.reduced <= reach + 1e-9)
@@ -218,5 +248,5 @@ def solve(
             break
         reach = min(3 * reach + 1e-6, upper - relaxed.objective)
     if best is None:
-        raise NoPlan("no plan was found in time; a longer time limit or a first plan is needed")
+        raise NoPlan(_NONE if np.isinf(bound) else _LATE)
     return Solution(tuple(sorted(best)), upper, min(bound, upper))
