@@ -128,7 +128,7 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
     progress("enumerate candidates", 0, 0)
     candidates = enumerate_candidates(graph)
-    setting = setting_for(graph, toolchain, target, resolve_threads(options.threads))
+    setting = setting_for(graph, toolchain, target, options)
     with Database(database_path()) as database:
         measurer = Measurer(setting, database, progress)
         found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
@@ -219,9 +219,7 @@ def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Ste
             steps.append(Alias(candidate.inputs[0], candidate.outputs[0]))
             continue
         fragment, names = fragment_of(graph, candidate, labels)
-        choice = measurer.measure([fragment])[fragment.key]
-        assert choice is not None
-        steps.append(Step(fragment, choice.kernel, names))
+        steps.append(Step(fragment, measurer.kernel(fragment), names))
     return steps
 
 
@@ -322,14 +320,15 @@ def _dropped_text(d: Dropped) -> str:
     return f"{d.label} ({operators}): {d.reason}"
 
 
-def setting_for(graph: Graph, toolchain: Toolchain, target: Target, threads: int) -> Setting:
+def setting_for(graph: Graph, toolchain: Toolchain, target: Target, options: Options) -> Setting:
     """The state to measure in: weights come from memory when the model's exceed the last cache."""
     weights = sum(array.nbytes for array in graph.constants.values() if 0 not in array.strides)
     return Setting(
         device=device_name(),
         toolchain=toolchain,
         target=target,
-        threads=threads,
+        threads=resolve_threads(options.threads),
+        numerics=options.numerics,
         runtime=runtime_library(toolchain, target, korch_cache_dir()),
         cold_bytes=2 * target.l3_bytes if weights > target.l3_bytes else 0,
     )

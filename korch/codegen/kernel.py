@@ -59,5 +59,10 @@ class Kernel:
     worker_scratch_bytes: int = 0
 
     @property
+    def exact(self) -> bool:
+        """Whether every element keeps the class and sign that the definition gives it (no Winograd, say)."""
+        return ("exact", 0) not in self.parameters
+
+    @property
     def label(self) -> str:
         return self.family + "".join(f" {k}={v}" for k, v in self.parameters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,9 @@ CREATE TABLE IF NOT EXISTS costs (
     fragment TEXT NOT NULL, kernel TEXT NOT NULL, setting TEXT NOT NULL,
     label TEXT NOT NULL, microseconds REAL, failure TEXT, calibration REAL,
     PRIMARY KEY (fragment, kernel, setting)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS offers (
+    fragment TEXT NOT NULL, generator TEXT NOT NULL, offers TEXT NOT NULL, PRIMARY KEY (fragment, generator)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT NOT NULL, setting TEXT NOT NULL, value TEXT NOT NULL,
     PRIMARY KEY (name, setting)) WITHOUT ROWID;
@@ -136,6 +139,19 @@ class Database:
         with self._transaction():
             self._connection.executemany("INSERT OR IGNORE INTO costs VALUES (?,?,?,?,?,?,?)", [_row(c) for c in rows])
         return self.counts()["costs"] - before
+
+    def offers(self, fragment: str, generator: str) -> object | None:
+        """What a version of the code generator offers for a fragment, as `store_offers` was given it."""
+        row = self._connection.execute(
+            "SELECT offers FROM offers WHERE fragment=? AND generator=?", (fragment, generator)
+        ).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def store_offers(self, generator: str, offers: Mapping[str, object]) -> None:
+        """Keeps JSON values by fragment, so that known fragments need not be generated again."""
+        rows = [(fragment, generator, json.dumps(value)) for fragment, value in offers.items()]
+        with self._transaction():
+            self._connection.executemany("INSERT OR REPLACE INTO offers VALUES (?,?,?)", rows)
 
     def fact(self, name: str, setting: str) -> object | None:
         """A stored JSON value, such as this machine's ceilings."""

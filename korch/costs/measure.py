@@ -8,6 +8,7 @@ numbers is dropped and named, and the run goes on.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import os
 import pickle
@@ -20,8 +21,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+import korch.codegen
 from korch.codegen.c.backend import kernel_hash, library_source
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
@@ -52,6 +55,7 @@ class Setting:
     cold_bytes: int = 0
     backend: str = C_BACKEND
     seconds_per_kernel: float = SECONDS_PER_KERNEL
+    numerics: str = "default"
 
     @property
     def text(self) -> str:
@@ -64,12 +68,35 @@ class Setting:
         return getattr(importlib.import_module(module), name)
 
 
+@cache
+def generator_version() -> str:
+    """Changes whenever the sources of code generation do."""
+    root = Path(korch.codegen.__file__).parent.parent
+    digest = hashlib.sha256()
+    for folder in ("codegen", "ir"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".c"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One implementation of a fragment: its place among them, its hash, what it is called, and whether it computes
+    exactly what the definition says (`strict` numerics takes no other)."""
+
+    index: int
+    kernel: str
+    label: str
+    exact: bool
+
+
 @dataclass(frozen=True)
 class Choice:
     """The cheapest implementation of a fragment that works, and its microseconds per call."""
 
     microseconds: float
-    kernel: Kernel
+    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -92,38 +119,68 @@ class Measurer:
     choices: dict[str, Choice | None] = field(default_factory=dict[str, Choice | None])
     dropped: list[Dropped] = field(default_factory=list[Dropped])
     measured: int = 0
+    _kernels: dict[str, tuple[Kernel, ...]] = field(default_factory=dict[str, tuple[Kernel, ...]])
 
     def measure(self, fragments: Iterable[Fragment]) -> dict[str, Choice | None]:
         """The best implementation of each fragment, by its key."""
         wanted = {f.key: f for f in fragments}
         missing = [f for key, f in wanted.items() if key not in self.choices]
-        kernels: dict[str, tuple[Kernel, ...]] = {}
+        offers = self._offers(missing)
+        costs = {f.key: self.database.costs(f.key, self.setting.text) for f in missing}
         todo: list[tuple[Fragment, int, Kernel]] = []
-        costs: dict[str, dict[str, Cost]] = {}
-        for done, fragment in enumerate(missing):
-            self.progress("generate", done, len(missing))
-            offered = self.setting.implementations(fragment, self.setting.target)
-            if isinstance(offered, str):
-                self.dropped.append(Dropped(fragment, "none", offered, broken=False))
-                offered = ()
-            kernels[fragment.key] = offered
-            costs[fragment.key] = self.database.costs(fragment.key, self.setting.text)
-            known = costs[fragment.key]
-            todo.extend((fragment, i, k) for i, k in enumerate(offered) if kernel_hash(k) not in known)
+        for fragment in missing:
+            unknown = [o for o in offers[fragment.key] if o.kernel not in costs[fragment.key]]
+            kernels = self._generate(fragment) if unknown else ()
+            todo.extend((fragment, o.index, kernels[o.index]) for o in unknown)
         for cost in self._measure_all(todo):
             costs[cost.fragment][cost.kernel] = cost
         for fragment in missing:
-            self.choices[fragment.key] = self._best(fragment, kernels[fragment.key], costs[fragment.key])
+            self.choices[fragment.key] = self._best(fragment, offers[fragment.key], costs[fragment.key])
         return {key: self.choices[key] for key in wanted}
 
-    def _best(self, fragment: Fragment, kernels: Sequence[Kernel], costs: dict[str, Cost]) -> Choice | None:
+    def kernel(self, fragment: Fragment) -> Kernel:
+        """The chosen implementation of a measured fragment that has one."""
+        choice = self.choices[fragment.key]
+        assert choice is not None
+        return self._generate(fragment)[choice.offer.index]
+
+    def _generate(self, fragment: Fragment) -> tuple[Kernel, ...]:
+        if fragment.key not in self._kernels:
+            offered = self.setting.implementations(fragment, self.setting.target)
+            self._kernels[fragment.key] = () if isinstance(offered, str) else offered
+        return self._kernels[fragment.key]
+
+    def _offers(self, fragments: Sequence[Fragment]) -> dict[str, list[Offer]]:
+        """What the backend offers for each fragment: remembered, or generated."""
+        generator = f"{self.setting.backend}|{self.setting.target}|{generator_version()}"
+        found: dict[str, list[Offer]] = {}
+        fresh: dict[str, object] = {}
+        for done, fragment in enumerate(fragments):
+            stored = self.database.offers(fragment.key, generator)
+            if stored is None:
+                self.progress("generate", done, len(fragments))
+                offered = self.setting.implementations(fragment, self.setting.target)
+                stored = offered if isinstance(offered, str) else [[kernel_hash(k), k.label, k.exact] for k in offered]
+                fresh[fragment.key] = stored
+                self._kernels[fragment.key] = () if isinstance(offered, str) else offered
+            if isinstance(stored, str):
+                self.dropped.append(Dropped(fragment, "none", stored, broken=False))
+                stored = []
+            assert isinstance(stored, list)
+            offers = [Offer(i, str(row[0]), str(row[1]), bool(row[2])) for i, row in enumerate(stored)]
+            found[fragment.key] = [o for o in offers if o.exact or self.setting.numerics != "strict"]
+        if fresh:
+            self.database.store_offers(generator, fresh)
+        return found
+
+    def _best(self, fragment: Fragment, offers: Sequence[Offer], costs: dict[str, Cost]) -> Choice | None:
         best: Choice | None = None
-        for kernel in kernels:
-            cost = costs[kernel_hash(kernel)]
+        for offer in offers:
+            cost = costs[offer.kernel]
             if cost.microseconds is None:
-                self.dropped.append(Dropped(fragment, kernel.label, cost.failure or "unknown"))
+                self.dropped.append(Dropped(fragment, offer.label, cost.failure or "unknown"))
             elif best is None or cost.microseconds < best.microseconds:
-                best = Choice(cost.microseconds, kernel)
+                best = Choice(cost.microseconds, offer)
         return best
 
     def _measure_all(self, todo: list[tuple[Fragment, int, Kernel]]) -> list[Cost]:

@@ -23,7 +23,7 @@ def harness(symbols: Sequence[str]) -> str:
     """What follows the kernels in a library that is measured: `korch_repeat`, and a table of the kernels, since
     they are hidden themselves."""
     table = f"void (*const korch_kernels[])(const korch_runtime *, char *const *) = {{{', '.join(symbols)}}};\n"
-    return f"{_REPEAT}__attribute__((visibility(\"default\")))\n{table}"
+    return f'{_REPEAT}__attribute__((visibility("default")))\n{table}'
 
 
 class Session:

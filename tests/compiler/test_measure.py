@@ -21,9 +21,7 @@ from korch.ir.types import DType, TensorType
 
 def fragment(primitive: str = "neg") -> Fragment:
     t = TensorType(DType.FLOAT32, (1000,))
-    graph = Graph(
-        {"i0": t, "t0": t}, (("i0", "i0"),), (("t0", "t0"),), (Definition(primitive, ("i0",), ("t0",)),)
-    )
+    graph = Graph({"i0": t, "t0": t}, (("i0", "i0"),), (("t0", "t0"),), (Definition(primitive, ("i0",), ("t0",)),))
     return Fragment(graph, frozenset(), {v: Layout.row_major(t.shape) for v in ("i0", "t0")})
 
 
@@ -39,7 +37,7 @@ def test_misbehaving_kernels_are_dropped_and_named(setting, tmp_path):
     with Database(tmp_path / "costs.sqlite") as database:
         measurer = Measurer(setting, database)
         choice = measurer.measure([fragment()])[fragment().key]
-        assert choice is not None and choice.kernel.family == "right"
+        assert choice is not None and choice.offer.label == "right"
         reasons = {d.label: d.reason for d in measurer.dropped}
         assert reasons.keys() == {
             "crashes", "hangs", "wrong", "wrong at the end", "wrong for NaN", "overruns", "does not compile"
@@ -54,7 +52,7 @@ def test_misbehaving_kernels_are_dropped_and_named(setting, tmp_path):
         again = Measurer(setting, database)  # from the database: nothing is measured, the same is dropped
         found = again.measure([fragment()])[fragment().key]
         assert again.measured == 0 and found is not None
-        assert (found.kernel.family, found.microseconds) == ("right", choice.microseconds)
+        assert (found.offer.label, found.microseconds) == ("right", choice.microseconds)
         assert {d.label: d.reason for d in again.dropped} == reasons
 
 
