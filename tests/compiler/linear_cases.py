@@ -124,7 +124,7 @@ class Library:
         tail = f"static void (*const kernels[])(const korch_runtime *, char *const *) = {{{table}}};\n{HARNESS}"
         path = directory / "linear.so"
         text = "\n".join([*(kernel.source.replace("KERNEL", name) for name, kernel in named), tail])
-        compile_shared(find_toolchain(), f"{prelude(target, text)}\n{text}", target, path)
+        compile_shared(find_toolchain(), f"{prelude(target, text)}\n{text}", target, path, timeout=600)
         self.library = ctypes.CDLL(str(path))
 
     def run(self, number: int, inputs: dict[str, np.ndarray], forward: bool = False) -> dict[str, np.ndarray]:

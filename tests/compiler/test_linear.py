@@ -210,6 +210,25 @@ def constant_left() -> Fragment:
     return g.fragment(g.op("matmul", g.weight(17, 12), g.input(12, 50)))
 
 
+def repeated() -> dict[str, Fragment]:
+    """Operands that repeat elements: steps of 0."""
+    g, h, k = Build(), Build(), Build()
+    left = g.spread(g.input(9, 1), (9, 12), 0, 1)
+    y = g.op("matmul", left, g.spread(g.input(12, 1), (12, 20), 0, 1))
+    rows = h.op("matmul", h.spread(h.input(12), (9, 12), 1), h.spread(h.input(20), (12, 20), 1))
+    x = k.spread(k.input(1, 1, 6, 7), (1, 16, 6, 7), 0, 1, 2, 3)
+    z = k.op("conv", x, k.weight(16, 1, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=16)
+    n = Build()
+    x = n.spread(n.input(1, 1, 6, 7), (1, 16, 6, 7), 0, 1, 2, 3)
+    c = n.op("conv", x, n.weight(2, 16, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, groups=1)
+    return {
+        "repeated": g.fragment(y),
+        "repeated rows": h.fragment(rows),
+        "repeated channels": finished(k, z, "", LAST),
+        "repeated input": finished(n, c, "", LAST),
+    }
+
+
 def computed_weights() -> Fragment:
     """Gemm with a transposed and scaled weight: it is packed as such."""
     g = Build()
@@ -281,6 +300,7 @@ def normalised_pointwise() -> Fragment:
 
 
 FUSED: dict[str, Fragment] = {
+    **repeated(),
     **narrow(DType.FLOAT16),
     **narrow(DType.BFLOAT16),
     "normalised pointwise": normalised_pointwise(),

@@ -105,7 +105,7 @@ def _source(
     """Where rows are read, C statements that fill the scratch before, and its size in bytes."""
     place = place_of(problem.fragment, problem.linear.inputs[0], g.input_index(problem)) if g.groups == 1 else None
     steps = [place.step(name) for name in ("h", "w", "q")] if place else []
-    if place and all(s is not None for s in steps) and steps[2] in (0, 1):
+    if place and all(s is not None for s in steps) and (steps[2] == 1 or g.channels == 1):
         h, w = steps[0] or 0, steps[1] or 0
         outside = [t for t in range(tiles.count) if _is_border(g, tiles, t)]
         if len(outside) <= MOST_BORDER_TILES:

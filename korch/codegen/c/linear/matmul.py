@@ -74,7 +74,7 @@ def matmul_kernels(problem: Problem) -> tuple[Kernel, ...] | str:
     if weights is not None:
         return tuple(_kernel(problem, f, place, weights, tile) for tile in tiles[:CHOICES])
     there = place_of(problem.fragment, right, f.right("k", "c"))
-    in_place = there is not None and there.step("c") in (1, 0) and there.step("k") is not None
+    in_place = there is not None and (there.step("c") == 1 or f.n == 1) and bool(there.step("k") or f.k == 1)
     kernels = [_kernel(problem, f, place, None, tile) for tile in tiles[:2]]
     if in_place:
         kernels += [_kernel(problem, f, place, there, tile) for tile in tiles[:2]]
@@ -119,7 +119,7 @@ def _kernel(
     if left is not None:
         source = arguments.pointer(Argument("input", left.value))
         a = f"(const float *){source} + {to_c(left.at(j=0, k=0), no_table)}"
-        walk = Walk(left.step("j") or 0, (), f.k, left.step("k") or 1, b_step)
+        walk = Walk(left.step("j") or 0, (), f.k, left.step("k") or 0, b_step)
     else:
         most = blocks.largest * tiles.largest
         private = most * f.k * 4

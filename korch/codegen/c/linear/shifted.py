@@ -130,7 +130,7 @@ def _one_column(g: Conv, place: Place | None) -> Walk:
     if place is None:
         return Walk(g.channels, ((g.kernel[0], g.dilations[0] * g.padded[1] * g.channels),), g.channels)
     u, v, q = (place.step(name) or 0 for name in ("u", "v", "q"))
-    return Walk(v // g.dilations[1], ((g.kernel[0], u),), g.channels, q or 1)
+    return Walk(v // g.dilations[1], ((g.kernel[0], u),), g.channels, q)
 
 
 def _packer(panels: Panels, weights: Constant) -> Packer:
