@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 from pathlib import Path
 from typing import Any
 
 from benchmarks import models
 from korch.bench.engines import ENGINES, missing_package
 from korch.bench.report import bench_model, bench_text
-from korch.pipeline import Options, optimize_to_file, resolve_threads, verify_model
+from korch.pipeline import Options, device_name, optimize_to_file, resolve_threads, verify_model
 
 RESULTS = Path(__file__).parent / "results"
 PEERS = tuple(name for name in ENGINES if name != "korch")
@@ -25,6 +24,21 @@ PEERS = tuple(name for name in ENGINES if name != "korch")
 
 def quiet(phase: str, done: int = 0, total: int = 0) -> None:
     """No progress."""
+
+
+def torch_file(name: str) -> Path:
+    """The network for the PyTorch engines, beside its ONNX file; written now if it is missing."""
+    file = models.path(name).with_suffix(".pt2")
+    if not file.exists():
+        import torch
+
+        from benchmarks.models.calibrate import images
+        from benchmarks.models.export import build, definition
+
+        x = images(definition(name).SIZE)
+        with torch.no_grad():
+            torch.export.save(torch.export.export(build(name), (x,)), file)
+    return file
 
 
 def bench_network(name: str, threads: int, budget: float | None, folder: Path) -> dict[str, Any]:
@@ -35,6 +49,8 @@ def bench_network(name: str, threads: int, budget: float | None, folder: Path) -
     summary = optimize_to_file(path, optimized, options, quiet)
     verification = verify_model(path, optimized, options, [], 0, quiet)
     peers = [p for p in PEERS if missing_package(p) is None]
+    if "torch" in peers:
+        torch_file(name)
     report = bench_model(path, optimized, peers, options, quiet)
     print(bench_text(report), flush=True)
     return {
@@ -64,9 +80,8 @@ def markdown(results: dict[str, dict[str, Any]], threads: int) -> str:
         over_best.append(best)
         error = max((e["rel_l2_error"] for e in r["verify"].values()), default=0.0)
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {ort:.2f} | {best:.2f} | {error:.1e} |")
-    lines.append(
-        "| geometric mean |" + " |" * len(engines) + f" {_geometric_mean(over_ort):.2f} | {_geometric_mean(over_best):.2f} | |"
-    )
+    means = f"{_geometric_mean(over_ort):.2f} | {_geometric_mean(over_best):.2f}"
+    lines.append(f"| geometric mean |{' |' * len(engines)} {means} | |")
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +107,7 @@ def main() -> None:
         stored[name] = bench_network(name, threads, arguments.budget, arguments.folder)
         results = {n: stored[n] for n in models.NAMES if n in stored}
         RESULTS.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"machine": platform.processor() or platform.machine(), "networks": results}, indent=1))
+        file.write_text(json.dumps({"device": device_name(), "networks": results}, indent=1) + "\n")
         (RESULTS / "networks.md").write_text(markdown(results, threads))
     print(markdown({n: stored[n] for n in models.NAMES if n in stored}, threads))
 
