@@ -58,9 +58,14 @@ def optimize(
     InvalidModel, UnsupportedModel or InvalidInput says in one line what is wrong with the model or an argument;
     ToolchainError that the C compiler or the target does not work here.
     """
-    from korch.pipeline import Options, optimize_model  # heavy imports stay out of `import korch`
+    from onnx import ModelProto  # heavy imports stay out of `import korch`
+
+    from korch.pipeline import Options, optimize_model
 
     source = Path(model) if isinstance(model, str | os.PathLike) else model
+    if not isinstance(source, Path | ModelProto | bytes):
+        given = type(source).__name__
+        raise InvalidModel(f"cannot read a model from {given}; give a path, an onnx.ModelProto or its bytes")
     bound = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     return optimize_model(source, Options(bound, threads, target, numerics, budget))
 

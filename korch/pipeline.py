@@ -50,6 +50,7 @@ from korch.selection.baselines import partitions_of
 from korch.selection.lazy import Certificate, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
+from korch.selection.solver import NoPlan
 from korch.verify import Verification, compare, random_inputs
 
 Progress = Callable[[str, int, int], None]
@@ -116,6 +117,10 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
     started = time.monotonic()
     if options.numerics not in NUMERICS:
         raise InvalidInput(f"unknown numerics {options.numerics!r}; choose one of: {', '.join(NUMERICS)}")
+    if options.threads < 0:
+        raise InvalidInput(f"threads is {options.threads}; give a positive number, or 0 for all")
+    if options.budget is not None and not options.budget >= 0:
+        raise InvalidInput(f"the budget is {options.budget} seconds; give 0 or more, or none for no limit")
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
         raise ArtifactError(f"cannot write {output}; its folder does not exist or is read-only, choose another")
     progress("import", 0, 0)
@@ -204,9 +209,14 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
     def tell(at: SearchProgress) -> None:
         measurer.progress(f"{at.phase}: best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms", 0, 0)
 
-    plan, certificate = orchestrate(
-        candidates, keys, bounds, measure, budget=math.inf if budget is None else budget, progress=tell
-    )
+    try:
+        plan, certificate = orchestrate(
+            candidates, keys, bounds, measure, budget=math.inf if budget is None else budget, progress=tell
+        )
+    except NoPlan as error:
+        failed = [d for d in measurer.dropped if measurer.choices.get(d.fragment.key) is None]
+        causes = "; ".join(dict.fromkeys(_dropped_text(d) for d in failed[:3]))
+        raise KorchError(f"{error}: {causes or 'nothing was dropped'}; please report the model") from error
     return Found(plan, certificate, fragments)
 
 
