@@ -92,17 +92,13 @@ class Replacement:
         self._define(value, primitive, inputs, attributes)
         return self
 
-    def _define(
-        self, value: str, primitive: str, inputs: tuple[str, ...], attributes: Mapping[str, Attribute]
-    ) -> None:
+    def _define(self, value: str, primitive: str, inputs: tuple[str, ...], attributes: Mapping[str, Attribute]) -> None:
         (inferred,) = TABLE[primitive].infer([self.type_of(v) for v in inputs], attributes)
         if value in self.match.graph.types:
             assert self.match.graph.types[value] == inferred, (value, inferred)
         else:
             self.types[value] = inferred
-        self.definitions.append(
-            Definition(primitive, inputs, (value,), tuple(sorted(attributes.items())), self.origin)
-        )
+        self.definitions.append(Definition(primitive, inputs, (value,), tuple(sorted(attributes.items())), self.origin))
 
 
 @dataclass(frozen=True)

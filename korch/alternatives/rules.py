@@ -67,9 +67,50 @@ def scale_into_convolution(match: Match, d: Definition, new: Replacement) -> Rep
     return ""
 
 
+def pointwise_before_resampling(match: Match, d: Definition, new: Replacement) -> Replacement | str:
+    """conv(concat_i(R_i(x_i)), w) = sum_i R_i(conv(x_i, w_i)) for a 1x1 convolution, whose channels and the axes that
+    R_i resamples are different ones; w_i are the weight's input channels of part i."""
+    concat = match.definition(d.inputs[0], "concat")
+    parts = concat.inputs if concat is not None and concat.int("axis") == 1 else d.inputs[:1]
+    chains = [_resampling(match, part) for part in parts]
+    if not any(chain for chain, _ in chains):
+        return ""
+    weight = match.graph.constants.get(d.inputs[1])
+    if weight is None:
+        return "the weight is not a constant"
+    if weight.shape[2:] != (1,) * (weight.ndim - 2) or any(s != 1 for s in d.ints("strides")) or any(d.ints("pads")):
+        return "the convolution reads more than one position"
+    if d.int("groups") != 1:
+        return "the convolution has groups"
+    total, first = "", 0
+    for position, (part, (chain, source)) in enumerate(zip(parts, chains, strict=True)):
+        channels = match.graph.types[part].shape[1]
+        w = new.constant(np.ascontiguousarray(weight[:, first : first + channels]))
+        first += channels
+        value = new.emit("conv", source, w, **dict(d.attributes))
+        for k, step in enumerate(chain):
+            if len(parts) == 1 and k == len(chain) - 1:
+                return new.end(d.outputs[0], "resample", value, **dict(step.attributes))
+            value = new.emit("resample", value, **dict(step.attributes))
+        if position == len(parts) - 1:
+            return new.end(d.outputs[0], "add", total, value)
+        total = new.emit("add", total, value) if total else value
+    return ""
+
+
+def _resampling(match: Match, value: str) -> tuple[list[Definition], str]:
+    """The resamplings of spatial axes that a value went through last, in their order, and what they began with."""
+    chain: list[Definition] = []
+    while (d := match.definition(value, "resample")) is not None and d.int("axis") >= 2:
+        chain.insert(0, d)
+        value = d.inputs[0]
+    return chain, value
+
+
 RULES: tuple[Rule, ...] = (
     Rule("tanh_of_softplus", REASSOCIATES, "tanh", tanh_of_softplus),
     Rule("scale_into_convolution", REASSOCIATES, "mul", scale_into_convolution),
+    Rule("pointwise_before_resampling", REASSOCIATES, "conv", pointwise_before_resampling),
 )
 
 

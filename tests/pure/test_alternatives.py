@@ -51,6 +51,42 @@ def conv_scaled(per_channel: bool = True) -> Graph:
     return Graph(types, (("x", "x"),), (("y", "y"),), definitions, constants)
 
 
+def conv_of_resampled(kernel: int = 1, parts: int = 2, pads: int = 0) -> Graph:
+    """A convolution over the concatenation of a tensor and of others stretched twofold along both axes."""
+    rng = np.random.default_rng(0)
+    f = DType.FLOAT32
+    indices = tuple((min(i // 2, 2), min((i + 1) // 2, 2)) for i in range(6))
+    weights = tuple((0.75, 0.25) for _ in range(6))
+    definitions: list[Definition] = []
+    types: dict[str, TensorType] = {}
+    names: list[str] = []
+    for k in range(parts):
+        if k == 1:
+            types["x1"] = TensorType(f, (1, 3, 6, 6))
+            names.append("x1")
+            continue
+        types[f"x{k}"] = TensorType(f, (1, 2, 3, 3))
+        types[f"h{k}"], types[f"r{k}"] = TensorType(f, (1, 2, 6, 3)), TensorType(f, (1, 2, 6, 6))
+        for axis, source, target in ((2, f"x{k}", f"h{k}"), (3, f"h{k}", f"r{k}")):
+            attributes = (("axis", axis), ("indices", indices), ("weights", weights))
+            definitions.append(Definition("resample", (source,), (target,), attributes))
+        names.append(f"r{k}")
+    channels = sum(types[n].shape[1] for n in names)
+    types["c"] = TensorType(f, (1, channels, 6, 6))
+    whole = "c"
+    if parts > 1:
+        definitions.append(Definition("concat", tuple(names), ("c",), (("axis", 1),)))
+    else:
+        whole = names[0]
+    out = 6 - kernel + 1 + 2 * pads
+    types["w"], types["y"] = TensorType(f, (4, channels, kernel, kernel)), TensorType(f, (1, 4, out, out))
+    attributes = (("dilations", (1, 1)), ("groups", 1), ("pads", (pads,) * 4), ("strides", (1, 1)))
+    definitions.append(Definition("conv", (whole, "w"), ("y",), attributes))
+    constants = {"w": rng.standard_normal(types["w"].shape).astype(np.float32)}
+    inputs = tuple((f"x{k}", f"x{k}") for k in range(parts))
+    return Graph(types, inputs, (("y", "y"),), tuple(definitions), constants)
+
+
 def only_last(graph: Graph, value: str) -> Graph:
     """The graph in which the value has only the definition that was added last."""
     keep = max(i for i, d in enumerate(graph.definitions) if value in d.outputs)
@@ -58,16 +94,25 @@ def only_last(graph: Graph, value: str) -> Graph:
     return Graph(graph.types, graph.inputs, graph.outputs, definitions, graph.constants)
 
 
-@pytest.mark.parametrize(("rule", "graph"), [(RULES[0], softplus_tanh()), (RULES[1], conv_scaled())])
+@pytest.mark.parametrize(
+    ("rule", "graph"),
+    [
+        (RULES[0], softplus_tanh()),
+        (RULES[1], conv_scaled()),
+        (RULES[2], conv_of_resampled(parts=1)),
+        (RULES[2], conv_of_resampled(parts=2)),
+        (RULES[2], conv_of_resampled(parts=4)),
+    ],
+)
 def test_a_rule_adds_an_equal_definition(rule, graph):
     more, firings = add_alternatives(graph, [rule])
     assert [f.reason for f in firings] == [None]
     assert set(graph.definitions) <= set(more.definitions)
     rng = np.random.default_rng(1)
-    x = (4 * rng.standard_normal(graph.types["x"].shape)).astype(np.float32)
-    before = evaluate_values(graph, {"x": x}, ["y"], double=True)["y"]
-    after = evaluate_values(only_last(more, "y"), {"x": x}, ["y"])["y"]
-    np.testing.assert_allclose(after, before, rtol=2e-5, atol=2e-5)
+    inputs = {v: (4 * rng.standard_normal(graph.types[v].shape)).astype(np.float32) for v in graph.input_values}
+    before = evaluate_values(graph, inputs, ["y"], double=True)["y"]
+    after = evaluate_values(only_last(more, "y"), inputs, ["y"])["y"]
+    np.testing.assert_allclose(after, before, rtol=2e-5, atol=5e-5)
 
 
 def test_tanh_of_softplus_keeps_the_class_of_every_element():
@@ -90,6 +135,8 @@ def test_tanh_of_softplus_keeps_the_class_of_every_element():
             "only for float32, whose exp(20) squared is finite and whose tanh is 1 beyond",
         ),
         (RULES[1], conv_scaled(per_channel=False), "the factor differs within a channel"),
+        (RULES[2], conv_of_resampled(kernel=3), "the convolution reads more than one position"),
+        (RULES[2], conv_of_resampled(pads=1), "the convolution reads more than one position"),
     ],
 )
 def test_a_guard_gives_its_reason(rule, graph, reason):
