@@ -119,8 +119,11 @@ def _leave_rounded(module: nn.BatchNorm2d, inputs: tuple[Tensor, ...], _output: 
 
 @contextmanager
 def _one_image_at_a_time(model: nn.Module) -> Iterator[None]:
-    """Convolve image by image: in double precision PyTorch unfolds the whole batch, many gigabytes."""
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    """Convolve image by image: in double precision PyTorch unfolds the whole batch, many gigabytes.
+
+    It unfolds the groups of a grouped convolution in turn, so those are left as they are.
+    """
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups == 1]
     for module in convolutions:
         whole = module.forward
         module.__dict__["forward"] = lambda x, whole=whole: torch.cat([whole(image) for image in x.split(1)])

@@ -23,6 +23,7 @@ WIDTHS = (16, 32, 64, 128, 256)
 DEPTHS = (1, 2, 3, 3, 4)
 HEAD_DIM = 16
 EPSILON = 1e-15
+"""Added to the normaliser, which is zero where the kernel zeroes a whole query."""
 
 BRANCH_DEVIATION = 0.3
 """Deviation of a residual branch with random weights: attention maps vary little over one image, and a
@@ -93,6 +94,8 @@ class LinearAttention(nn.Module):
         self.kernel = nn.ReLU()
         self.project = conv(2 * channels, channels, act=False)
         self.groups = 2 * heads  # heads over both scales
+        # A vector, because PyTorch's exporter takes the addition of a scalar below 1e-8 for one of zero.
+        self.register_buffer("epsilon", torch.full((1,), EPSILON), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend over all locations."""
@@ -104,7 +107,7 @@ class LinearAttention(nn.Module):
         key = self.kernel(rows[..., HEAD_DIM : 2 * HEAD_DIM])
         value = functional.pad(rows[..., 2 * HEAD_DIM :], (0, 1), value=1.0)
         out = query @ (key.transpose(-1, -2) @ value)
-        out = out[..., :HEAD_DIM] / (out[..., HEAD_DIM:] + EPSILON)
+        out = out[..., :HEAD_DIM] / (out[..., HEAD_DIM:] + self.epsilon)
         return self.project(out.transpose(-1, -2).reshape(batch, 2 * channels, height, width))
 
 

@@ -81,6 +81,16 @@ def test_export_is_clean_and_deterministic(tmp_path: Path) -> None:
     assert [file.name for file in first.file.parent.iterdir()] == ["candy.onnx"]
 
 
+def test_export_keeps_the_epsilon_of_linear_attention(tmp_path: Path) -> None:
+    """Without it the output is not a number wherever the kernel zeroes a whole query."""
+    proto = onnx.load(export("efficientvit_b1", tmp_path, size=64).file)
+    divisors = {node.input[1] for node in proto.graph.node if node.op_type == "Div"}
+    assert divisors == {
+        node.output[0] for node in proto.graph.node if node.op_type == "Add" and node.output[0] in divisors
+    }
+    assert len(divisors) == 7
+
+
 def test_unknown_network_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown network"):
         models.path("resnet")
