@@ -31,6 +31,8 @@ class Dependence:
     - `rivals`: for each group, those (itself included) that compute a value of its.
     - `makers`, `takers`: for each value, the groups that compute it and those that read it.
     - `outputs`: the model's outputs; `certain`: the values that every plan computes.
+    - `order`: the values, each after all that any of its groups reads. Alternatives may define values by each other
+      (a = -b, b = -a): those on such circles, and what depends on them, are left out.
     """
 
     number: dict[str, int]
@@ -43,6 +45,12 @@ class Dependence:
     takers: tuple[int, ...]
     outputs: int
     certain: int
+    order: tuple[int, ...]
+
+    @property
+    def circular(self) -> bool:
+        """Whether some values are defined by each other."""
+        return len(self.order) < len(self.number)
 
 
 def dependence_of(graph: Graph, groups: Sequence[Group]) -> Dependence:
@@ -89,7 +97,24 @@ def dependence_of(graph: Graph, groups: Sequence[Group]) -> Dependence:
         tuple(takers),
         outputs,
         certain,
+        _order(reads, makes, makers, takers),
     )
+
+
+def _order(reads: Sequence[int], makes: Sequence[int], makers: Sequence[int], takers: Sequence[int]) -> tuple[int, ...]:
+    """Kahn's topological order of the values."""
+    waiting = [sum(reads[g].bit_count() for g in bits(groups)) for groups in makers]
+    ready = [v for v, count in enumerate(waiting) if not count]
+    found: list[int] = []
+    while ready:
+        v = ready.pop()
+        found.append(v)
+        for g in bits(takers[v]):
+            for w in bits(makes[g]):
+                waiting[w] -= 1
+                if not waiting[w]:
+                    ready.append(w)
+    return tuple(found)
 
 
 def _needs(count: int, makers: Sequence[int], reads: Sequence[int]) -> list[int]:

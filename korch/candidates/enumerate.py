@@ -75,7 +75,22 @@ class _Growth:
         for g in bits(chosen):
             read |= d.reads[g]
             made |= d.makes[g]
-        return not any(d.needs[v] & made for v in bits(read & ~made))
+        if any(d.needs[v] & made for v in bits(read & ~made)):
+            return False
+        return not d.circular or self._computable(chosen, made)
+
+    def _computable(self, chosen: int, made: int) -> bool:
+        """Whether the groups can be computed one after the other: none defines a value by itself."""
+        d, left = self.dependence, list(bits(chosen))
+        while left:
+            waiting = [g for g in left if d.reads[g] & made]
+            if len(waiting) == len(left):
+                return False
+            for g in left:
+                if not d.reads[g] & made:
+                    made &= ~d.makes[g]
+            left = waiting
+        return True
 
     def _fuses(self, chosen: int) -> bool:
         definitions = {d for g in bits(chosen) for d in self.groups[g].definitions}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from korch.candidates.dependence import Dependence, bits
+from korch.candidates.dependence import bits
 from korch.selection.program import Program, Row, Vector, row
 
 # A group, and resources: the columns that hold the group and read none of them, and the resources themselves.
@@ -32,7 +32,7 @@ Part = tuple[int, tuple[int, ...]]
 class Cutter:
     """`pairs` are (group, value, resource of the value) with the columns that hold the group and read the resource,
     all in one array cut at `starts`; `always` the groups that every plan runs; `targets` the values with several
-    groups that every plan computes, and the outputs; `order` the values, each after those it is computed from."""
+    groups that every plan computes, and the outputs."""
 
     program: Program
     pairs: tuple[tuple[int, int, int], ...]
@@ -41,7 +41,6 @@ class Cutter:
     held: tuple[NDArray[np.int64], ...]
     always: frozenset[int]
     targets: tuple[int, ...]
-    order: tuple[int, ...]
 
     def broken(self, solution: Vector, slack: float = 0.02) -> list[Row]:
         """The rows that a solution (a number for each variable) misses by more than `slack`."""
@@ -73,7 +72,7 @@ class Cutter:
             return
         d = self.program.dependence
         by_value: list[tuple[float, tuple[Part, ...]]] = [(np.inf, ())] * len(d.makers)
-        for v in self.order:
+        for v in d.order:
             amount, parts = 0.0, list[Part]()
             for g in bits(d.makers[v]):
                 best = (total[g], ((g, ()),))
@@ -116,21 +115,4 @@ def cutter_of(program: Program) -> Cutter:
         tuple(np.array(columns, dtype=np.int64) for columns in program.holds),
         always,
         tuple(sorted(targets)),
-        _order(d),
     )
-
-
-def _order(d: Dependence) -> tuple[int, ...]:
-    """The values, each after those it may be computed from; values on circles of alternatives are left out."""
-    waiting = [sum(d.reads[g].bit_count() for g in bits(makers)) for makers in d.makers]
-    ready = [v for v, count in enumerate(waiting) if not count]
-    found: list[int] = []
-    while ready:
-        v = ready.pop()
-        found.append(v)
-        for g in bits(d.takers[v]):
-            for w in bits(d.makes[g]):
-                waiting[w] -= 1
-                if not waiting[w]:
-                    ready.append(w)
-    return tuple(found)

@@ -22,13 +22,14 @@ import numpy as np
 
 from korch.candidates.build import Candidates
 from korch.candidates.candidate import Candidate
+from korch.candidates.dependence import bits
 from korch.selection.estimate import estimated
 from korch.selection.order import needed_only
 from korch.selection.program import Solution, Vector, program_of
 from korch.selection.solver import Clock, Mask, NoPlan, Relaxation, Relaxed, solve
 
 _ROUNDING = 1e-9  # relative gaps below this are the solver's arithmetic
-_LAST_SECONDS = 5.0  # for the last solve over what is measured, when the budget is spent
+_LAST_SECONDS = 5.0  # for each of the last solves, over what is measured, when the budget is spent
 
 # Microseconds for each structure key; None where no kernel could be made for it.
 Measure = Callable[[list[str]], Mapping[str, float | None]]
@@ -124,8 +125,11 @@ def orchestrate(
     """
     known = _Known(keys, bounds, families or {}, measure, rebound)
     search = _Search(candidates, known, limits or Limits(), progress, clock, clock() + budget)
-    baselines = search.run()
-    return search.plan(), search.certificate(baselines)
+    try:
+        baselines = search.run()
+        return search.plan(), search.certificate(baselines)
+    except NoPlan as error:
+        raise NoPlan(search.missing() or str(error)) from error
 
 
 class _Known:
@@ -208,16 +212,17 @@ class _Search:
     def run(self) -> dict[str, float | None]:
         """The whole search; the baselines' costs by name."""
         baselines = self._baselines()
-        try:
+        with contextlib.suppress(TimeoutError):  # a relaxation met the deadline: the best plan so far stands
             for quantile in self.limits.quantiles:
+                self._relaxed()  # for the bound
                 self._relaxations("estimates", quantile, self.limits.rounds)
                 self._improve(self.limits.integer_seconds / 4)
             self._relaxations("relaxation", 0.0, None)
             self._integers()
-        except TimeoutError:
-            pass  # the relaxation met the deadline: the best plan so far stands
         if self.time_left() <= 0:
             self._improve(_LAST_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                self._relaxed()
         self._report("done")
         return baselines
 
@@ -279,7 +284,7 @@ class _Search:
             rounds = None if rounds is None else rounds - 1
 
     def _relaxed(self, quantile: float = 0.0) -> Relaxed:
-        relaxed = self.relaxation.solve(self.known.costs(quantile), max(self.time_left(), 1.0))
+        relaxed = self.relaxation.solve(self.known.costs(quantile), max(self.time_left(), _LAST_SECONDS))
         if quantile == 0.0:
             self._bound = max(self._bound, relaxed.objective)
         return relaxed
@@ -341,6 +346,20 @@ class _Search:
             tuple(float(costs[c]) for c in columns),
             columns,
         )
+
+    def missing(self) -> str | None:
+        """Names an operator for which no kernel could be made, when there is one that every plan needs."""
+        d, costs = self.program.dependence, self.known.costs()
+        graph, groups = self.candidates.graph, self.candidates.grouping.groups
+        for v in bits(d.certain):
+            makers = list(bits(d.makers[v]))
+            if all(np.isinf(costs[list(self.program.holds[g])]).all() for g in makers):
+                definition = graph.definitions[groups[makers[0]].own[-1]]
+                return (
+                    f"no kernel could be made for {definition.primitive} of the operator {definition.origin!r} "
+                    f"({graph.types[definition.outputs[0]]}); see the dropped kernels for the reasons"
+                )
+        return None
 
     def certificate(self, baselines: Mapping[str, float | None]) -> Certificate:
         measured, cost = self.known.measured[:-1], self.known.cost[:-1]

@@ -154,6 +154,21 @@ def test_the_total_cap_shrinks_the_sets() -> None:
     assert found.grown == len(found.sets) - len(small)
 
 
+def test_no_set_defines_a_value_by_itself() -> None:
+    """-a and --a: each of two values defined by the other, one of them also by what comes from outside."""
+    s = Sketch(x=(4,))
+    a = s.add("tanh", "x")
+    b = s.add("neg", a)
+    s.add("neg", b, value=a)
+    graph = s.graph(s.add("exp", b))
+    groups = one_by_one(graph)
+    dependence = dependence_of(graph, groups)
+    assert dependence.circular and not dependence_of(graph, groups[:2]).circular
+    found = enumerate_sets(graph, groups, fuses_all, NO_CAPS)
+    assert 0b0110 not in found.sets and 0b1110 not in found.sets
+    assert {0b0011, 0b1010, 0b1011} <= set(found.sets)
+
+
 def test_needs_follow_every_alternative() -> None:
     s = Sketch(x=(4,))
     a, b = s.add("neg", "x"), s.add("tanh", "x")

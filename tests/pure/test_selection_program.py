@@ -142,6 +142,20 @@ def _uncut(program: Program, costs: np.ndarray) -> float:
     return relaxation.solve(costs).objective
 
 
+def test_values_defined_by_each_other_are_computed_from_the_inputs() -> None:
+    s = Sketch(x=(4, 4))
+    a = s.add("tanh", "x")
+    b = s.add("transpose", a, perm=(1, 0))
+    s.add("transpose", b, perm=(1, 0), value=a)
+    graph = s.graph(s.add("exp", b))
+    program = program_of(candidates_of(graph, groups_of(graph), one_convolution))
+    for seed in range(5):
+        costs = random_costs(program, seed)
+        solution = solve(program, costs, gap=0.0)
+        assert solution.objective == pytest.approx(cheapest(program, list(costs)))
+        assert order_of(program, solution.chosen).runs
+
+
 # Two kernels that wait for each other
 
 
