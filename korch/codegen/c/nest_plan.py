@@ -268,12 +268,12 @@ def _families(
     groups: dict[object, list[list[str]]] = {}
     made: list[Family] = []
     stages = kept | {v for v, d in definitions.items() if d.primitive in REDUCTIONS}
+    parts = _parts(graph, stages)
     for v in depends:
         d = definitions.get(v)
         shape = graph.types[v].shape
-        parts = _parts(graph, definitions, stages, v) if v not in stages else []
-        if 1 < len(parts) <= _MOST_PARTS:
-            made += _part_families(v, parts, shape, counter)
+        if v in parts:
+            made += _part_families(v, parts[v], shape, counter)
             continue
         if d is not None and d.primitive in REDUCTIONS:
             types = [graph.types[u] for u in d.inputs]
@@ -304,9 +304,12 @@ def _families(
     return _ordered(made, depends)
 
 
+_Part = tuple[tuple[int, ...], Image]
+
+
 def _part_families(
     value: str,
-    parts: Sequence[tuple[tuple[int, ...], Image]],
+    parts: Sequence[_Part],
     shape: tuple[int, ...],
     counter: itertools.count[int],
 ) -> list[Family]:
@@ -324,37 +327,39 @@ def _part_families(
     return made
 
 
-def _parts(
-    graph: Graph, definitions: Mapping[str, Definition], stages: frozenset[str] | set[str], value: str
-) -> list[tuple[tuple[int, ...], Image]]:
-    """A value cut along the concats that it comes from, through elementwise primitives, reshapes and transposes:
-    the shape of each part and its place in the whole. Within a part it is known which input is read."""
-    d = definitions.get(value)
-    shape = graph.types[value].shape
-    if d is None or value in stages:
-        return [(shape, WHOLE)]
-    if d.primitive == "concat":
-        axis, start = d.int("axis"), 0
-        found: list[tuple[tuple[int, ...], Image]] = []
-        for v in d.inputs:
-            if graph.types[v].elements:
-                for part, image in _parts(graph, definitions, stages, v):
-                    found.append((part, Image((*image.moves, ("shift", (axis,), (start,))))))
-            start += graph.types[v].shape[axis]
-        return found
-    if TABLE[d.primitive].kind == "elementwise":
-        for v in d.inputs:
-            parts = _parts(graph, definitions, stages, v)
-            if len(parts) > 1:
-                return parts
-        return [(shape, WHOLE)]
-    move = ("reshape", graph.types[d.inputs[0]].shape, shape)
-    if d.primitive == "transpose":
-        move = ("transpose", d.ints("perm"), ())
-    elif d.primitive != "reshape":
-        return [(shape, WHOLE)]
-    parts = _parts(graph, definitions, stages, d.inputs[0])
-    return [(part, Image((*image.moves, move))) for part, image in parts]
+def _parts(graph: Graph, stages: frozenset[str]) -> dict[str, list[_Part]]:
+    """Each value cut along the concats that it comes from, through elementwise primitives, reshapes and
+    transposes: the shape of each part and its place in the whole. Within a part it is known which input is read."""
+    found: dict[str, list[_Part]] = {}
+
+    def of(value: str) -> list[_Part]:
+        return found.get(value, [(graph.types[value].shape, WHOLE)])
+
+    for d in graph.definitions:
+        value = d.outputs[0]
+        if value in stages:
+            continue
+        if d.primitive == "concat":
+            start, axis = 0, d.int("axis")
+            parts: list[_Part] = []
+            for v in d.inputs:
+                if graph.types[v].elements:
+                    parts += _moved(of(v), ("shift", (axis,), (start,)))
+                start += graph.types[v].shape[axis]
+            found[value] = parts
+        elif TABLE[d.primitive].kind == "elementwise":
+            cut = next((v for v in d.inputs if len(of(v)) > 1), None)
+            if cut is not None:
+                found[value] = of(cut)
+        elif d.primitive == "reshape":
+            found[value] = _moved(of(d.inputs[0]), ("reshape", graph.types[d.inputs[0]].shape, d.ints("shape")))
+        elif d.primitive == "transpose":
+            found[value] = _moved(of(d.inputs[0]), ("transpose", d.ints("perm"), ()))
+    return {v: parts for v, parts in found.items() if 1 < len(parts) <= _MOST_PARTS}
+
+
+def _moved(parts: Sequence[_Part], move: tuple[str, tuple[int, ...], tuple[int, ...]]) -> list[_Part]:
+    return [(shape, Image((*image.moves, move))) for shape, image in parts]
 
 
 def _root_dependencies(graph: Graph, kept: frozenset[str]) -> dict[str, frozenset[str]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from korch.codegen.c.emit import register_tag, rounded
 from korch.codegen.c.index import Index, variable
+from korch.codegen.c.nest_pieces import split_points
 from korch.codegen.c.nest_plan import MOST_TAPS, Family, reduction_term
 from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices, Term
 from korch.codegen.c.nest_values import Node, Read
@@ -20,7 +21,7 @@ from korch.ir.primitives import TABLE
 from korch.ir.types import DType
 
 if TYPE_CHECKING:
-    from korch.codegen.c.nest_code import Body, PassCoder
+    from korch.codegen.c.nest_pass import Body, PassCoder
 
 _EQUAL, _WHERE = Definition("eq", (), ()), Definition("where", (), ())
 
@@ -236,8 +237,6 @@ class Reducer:
 
     def _pieces(self, depth: int, points: dict[str, Index]) -> list[tuple[int, int]]:
         """The range of a loop, cut where conditions change."""
-        from korch.codegen.c.nest_code import split_points
-
         name = self.order[depth]
         size = self.extents[name]
         if not self.coder.guarded or name in self.bounds:

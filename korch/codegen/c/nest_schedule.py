@@ -33,6 +33,8 @@ SHARED_BYTES = 256 << 10
 TASK_NANOSECONDS = 10_000.0  # of work in one task, below which handing it out costs too much
 _WORTH_TRYING = 1.3  # times the cheapest estimate: the estimate is no better than that
 _SMALL_BYTES = 16 << 10
+_NEAR_ELEMENTS = 64  # strides up to this find several lanes in a cache line or two
+_SMALL_BLOCK = 4  # an axis shorter than this is not worth transposing
 _SHORT_BYTES = 4096
 _MOST_TASKS = 32
 _FEW_TASKS = 4  # as many keep the cores of a small machine busy
@@ -50,6 +52,7 @@ class PassSchedule:
     lanes: dict[int, str | None]  # by the family's position in the pass
     loop_orders: dict[int, tuple[str, ...]]
     tile: str | None
+    stores_across: bool  # whether results are contiguous along the tile axis, rather than operands
     work: float  # nanoseconds, estimated
 
 
@@ -158,7 +161,7 @@ def _schedule_pass(
     """The cheapest of the axes as vector axis; None stands for vectors along the loops of reductions."""
     best: tuple[float, str | None, str | None, dict[int, str | None]] | None = None
     for axis in axes:
-        tile = _tile_axis(plan, loops, looks, axis, lanes) if axis else None
+        tile = _tile_axis(plan, loops, looks, axis) if axis else None
         chosen: dict[int, str | None] = {}
         total = 0.0
         for k, family in enumerate(loops.families):
@@ -180,7 +183,9 @@ def _schedule_pass(
     loop_orders = {
         k: _ordered_loops(family, looks[id(family)], chosen.get(k)) for k, family in enumerate(loops.families)
     }
-    return PassSchedule(loops, order, axis, chosen, loop_orders, tile, total * 0.35)
+    stores = [offset for family in loops.families for offset, _ in looks[id(family)].stores]
+    across = tile is not None and any(offset.stride(tile) == 1 for offset in stores)
+    return PassSchedule(loops, order, axis, chosen, loop_orders, tile, across, total * 0.35)
 
 
 def _cost(
@@ -200,14 +205,17 @@ def _cost(
     each = sum(operations(a.definition) * _share(a.variables, family, extents) for a in seen.applied)
     each += len(family.definitions)
     for read in seen.reads:
-        each += _access(read.offset, axis, tile, lanes) * _share(read.variables, family, extents)
+        across = None if family.definitions else tile
+        each += _access(read.offset, axis, across, lanes) * _share(read.variables, family, extents)
     for offset, _ in seen.stores:
         share = 1 / max(1, math.prod(family.loops.extents))
-        each += share * (_access(offset, axis, None, lanes) if axis in family.names or axis is None else 1.0)
+        each += share * (_access(offset, axis, tile, lanes, True) if axis in family.names or axis is None else 1.0)
     for value, at in seen.stages:
         if value in orders:
             offset = _stage_offset(plan, value, at, orders[value])
-            each += _access(offset, axis, tile, lanes) * _share(offset.variables, family, extents)
+            each += _access(offset, axis, None if family.definitions else tile, lanes) * _share(
+                offset.variables, family, extents
+            )
     for guard in seen.guards:
         if axis is not None and guard.index.stride(axis) is None:
             each *= lanes
@@ -232,7 +240,8 @@ def _share(variables: frozenset[str], family: Family, extents: dict[str, int]) -
     return 1.0 if variables else 0.0
 
 
-def _access(offset: Index, axis: str | None, tile: str | None, lanes: int) -> float:
+def _access(offset: Index, axis: str | None, tile: str | None, lanes: int, store: bool = False) -> float:
+    """Vector instructions, roughly, that one access takes."""
     if axis is None:
         return 1.0
     stride = offset.stride(axis)
@@ -250,7 +259,11 @@ def _access(offset: Index, axis: str | None, tile: str | None, lanes: int) -> fl
         return 3.0
     if stride is None and (pattern := lane_pattern(offset, axis, 0, lanes)) and max(pattern) < lanes:
         return 2.5
-    return lanes * (1.2 if stride is not None else 2.5)
+    if stride is None:
+        return 2.5 * lanes
+    # Lanes one by one; far apart, each touches a cache line of its own, and a store has to fetch it first.
+    near = abs(stride) <= _NEAR_ELEMENTS
+    return lanes * ((1.2 if near else 3.0) if store else (1.2 if near else 1.6))
 
 
 def _main_stride(offset: Index, axis: str) -> int | None:
@@ -284,18 +297,21 @@ def _repeats(offset: Index, axis: str, lanes: int) -> bool:
     return True
 
 
-def _tile_axis(plan: Plan, loops: Pass, looks: dict[int, Look], axis: str, lanes: int) -> str | None:
-    """The kept axis along which reads that stride along the vector axis are contiguous."""
-    if any(f.definitions for f in loops.families) or plan.extents[axis] < 4:
+def _tile_axis(plan: Plan, loops: Pass, looks: dict[int, Look], axis: str) -> str | None:
+    """The kept axis along which memory is contiguous that strides along the vector axis."""
+    if plan.extents[axis] < _SMALL_BLOCK:
         return None
     votes: dict[str, int] = {}
     for family in loops.families:
-        for read in looks[id(family)].reads:
-            stride = read.offset.stride(axis)
-            if stride is None or stride in (0, 1) or read.guards:
+        seen = looks[id(family)]
+        offsets = [o for o, _ in seen.stores]
+        if not family.definitions:
+            offsets += [r.offset for r in seen.reads if not r.guards]
+        for offset in offsets:
+            if offset.stride(axis) in (None, 0, 1):
                 continue
             for name in loops.names:
-                if name != axis and read.offset.stride(name) == 1 and plan.extents[name] >= 4:
+                if name != axis and offset.stride(name) == 1 and plan.extents[name] >= _SMALL_BLOCK:
                     votes[name] = votes.get(name, 0) + 1
     return max(sorted(votes), key=lambda n: votes[n]) if votes else None
 
