@@ -94,10 +94,10 @@ class Limits:
     `quantiles`: which estimates are believed in turn, and `rounds` how often each is asked."""
 
     gap: float = 2e-3
-    batch: int = 48
+    batch: int = 24
     integer_seconds: float = 30.0
     quantiles: tuple[float, ...] = (0.5, 0.2, 0.05)
-    rounds: int = 6
+    rounds: int = 8
 
 
 def orchestrate(
@@ -247,7 +247,8 @@ class _Search:
         self.progress(Progress(phase, self._rounds, measured, distinct, self.best_us(), self._bound))
 
     def _baselines(self) -> dict[str, float | None]:
-        """Measures the baselines' columns that bounds, then estimates choose; their plans over what is measured."""
+        """Measures the baselines' columns that bounds, then estimates choose; their plans over what is measured.
+        Afterwards there is a plan."""
         masks: dict[str, Mask] = {}
         for name, columns in self.candidates.partitions.items():
             masks[name] = np.zeros(len(self.program.columns), dtype=np.bool_)
@@ -255,7 +256,7 @@ class _Search:
         for quantile in (0.0, 0.5, 0.5):
             plans = [self._restricted(mask, quantile) for mask in masks.values()]
             wanted = self.known.unmeasured(c for plan in plans if plan is not None for c in plan.chosen)
-            if not wanted:
+            if not wanted or (self._rounds and self.time_left() <= 0):
                 break
             self._reveal("baselines", wanted)
         found: dict[str, float | None] = {}
@@ -263,6 +264,13 @@ class _Search:
             plan = self._restricted(mask & self.known.columns(), 0.0)
             found[name] = None if plan is None else plan.objective
             if plan is not None and plan.objective < self.best_us():
+                self._best = plan.chosen
+        while self._best is None:  # their kernels failed: any plan at all
+            plan = self._solve(self.known.costs(0.5), self.limits.integer_seconds)
+            wanted = self.known.unmeasured(plan.chosen)
+            if wanted:
+                self._reveal("baselines", wanted)
+            else:
                 self._best = plan.chosen
         return found
 
