@@ -47,6 +47,7 @@ from korch.ir.graph import Graph
 from korch.model import Model
 from korch.reference import reference_outputs
 from korch.selection.baselines import partitions_of
+from korch.selection.estimate import family_of
 from korch.selection.lazy import Certificate, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
@@ -211,7 +212,13 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
 
     try:
         plan, certificate = orchestrate(
-            candidates, keys, bounds, measure, budget=math.inf if budget is None else budget, progress=tell
+            candidates,
+            keys,
+            bounds,
+            measure,
+            families={key: family_of(fragment) for key, fragment in fragments.items()},
+            budget=math.inf if budget is None else budget,
+            progress=tell,
         )
     except NoPlan as error:
         failed = [d for d in measurer.dropped if measurer.choices.get(d.fragment.key) is None]
