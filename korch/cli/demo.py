@@ -28,7 +28,7 @@ def demo_model() -> Path:
 def demo(
     size: Annotated[int, typer.Option(min=32, help="Height and width of the image, a multiple of 32.")] = 640,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("ppocr-det.korch"),
-    budget: Annotated[float | None, typer.Option(min=0, help="Seconds for selection.")] = None,
+    budget: Annotated[float, typer.Option(min=0, help="Seconds for measuring and selection.")] = 120.0,
     json: JsonOption = False,
 ) -> None:
     """Optimize PP-OCRv4 text detection, verify it against the reference, and time it against ONNX Runtime."""
@@ -43,7 +43,7 @@ def demo(
         model = demo_model()
         options = Options(shapes={"x": (1, 3, size, size)}, budget=budget)
         tell = say_on_stderr if json else say
-        tell(f"PP-OCRv4 text detection, {size}x{size}: optimizing (a few minutes when nothing is cached)")
+        tell(f"PP-OCRv4 text detection, {size}x{size}: optimizing, for some {budget:.0f} s when nothing is cached")
         with progress_bar() as progress:
             summary = optimize_to_file(model, output, options, progress)
             tell(summary_text(summary))
