@@ -124,6 +124,8 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
         raise InvalidInput(f"the budget is {options.budget} seconds; give 0 or more, or none for no limit")
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
         raise ArtifactError(f"cannot write {output}; its folder does not exist or is read-only, choose another")
+    if output.is_dir():
+        raise ArtifactError(f"cannot write {output}; it is a folder, give the name of a file in it")
     progress("import", 0, 0)
     operators = import_onnx(model, options.shapes)
     progress("fission", 0, 0)

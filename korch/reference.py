@@ -22,7 +22,9 @@ class Softmax(OpRun):
     The evaluator applies today's definition to it, as to the two that follow.
     """
 
-    def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
+    op_schema = onnx.defs.get_schema("Softmax", 11)
+
+    def _run(self, x: np.ndarray, axis: int) -> tuple[np.ndarray]:
         flat = _flat(x, axis)
         e = np.exp(flat - flat.max(1, keepdims=True, initial=-np.inf))
         return ((e / e.sum(1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
@@ -31,7 +33,9 @@ class Softmax(OpRun):
 class LogSoftmax(OpRun):
     """LogSoftmax before opset 13."""
 
-    def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
+    op_schema = onnx.defs.get_schema("LogSoftmax", 11)
+
+    def _run(self, x: np.ndarray, axis: int) -> tuple[np.ndarray]:
         flat = _flat(x, axis)
         shifted = flat - flat.max(1, keepdims=True, initial=-np.inf)
         return ((shifted - np.log(np.exp(shifted).sum(1, keepdims=True))).reshape(x.shape).astype(x.dtype),)
@@ -40,12 +44,40 @@ class LogSoftmax(OpRun):
 class Hardmax(OpRun):
     """Hardmax before opset 13: one at the first of the largest of each row, zero elsewhere."""
 
-    def _run(self, x: np.ndarray, axis: int = 1) -> tuple[np.ndarray]:
+    op_schema = onnx.defs.get_schema("Hardmax", 11)
+
+    def _run(self, x: np.ndarray, axis: int) -> tuple[np.ndarray]:
         flat = _flat(x, axis)
         found = np.zeros_like(flat)
         if flat.size:
             found[np.arange(flat.shape[0]), flat.argmax(1)] = 1
         return (found.reshape(x.shape),)
+
+
+class BatchNormalization(OpRun):
+    """BatchNormalization before opset 14, which normalises by the given statistics when it has one output.
+
+    The evaluator mixes in those of the batch, as in training.
+    """
+
+    op_schema = onnx.defs.get_schema("BatchNormalization", 9)
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        epsilon: float,
+        momentum: float,
+    ) -> tuple[np.ndarray]:
+        s, b, m, v = (a.reshape(-1, *[1] * (x.ndim - 2)) for a in (scale, bias, mean, variance))
+        return ((s * (x - m) / np.sqrt(v + epsilon) + b).astype(x.dtype),)
+
+
+# The evaluator's mistakes: those up to (and without) an operator set are put right.
+_CORRECTIONS: dict[int, list[type[OpRun]]] = {13: [Softmax, LogSoftmax, Hardmax], 14: [BatchNormalization]}
 
 
 def _flat(x: np.ndarray, axis: int) -> np.ndarray:
@@ -65,10 +97,11 @@ def reference_outputs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str,
     else:
         proto = model
     version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    corrections = [op for until, ops in _CORRECTIONS.items() if version < until for op in ops]
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            evaluator = ReferenceEvaluator(proto, new_ops=[Softmax, LogSoftmax, Hardmax] if version < 13 else [])
+            evaluator = ReferenceEvaluator(proto, new_ops=corrections)
             results = evaluator.run(None, dict(inputs))
     except Exception as error:  # it is plain Python: whatever a node raises comes through
         reason = " ".join(f"{type(error).__name__}: {error}".split())
