@@ -181,7 +181,7 @@ class _Known:
         faster = 0
         for s in structures:
             cost = found[self.structures[s]]
-            faster += cost is not None and cost < self.bounds[s]
+            faster += cost is not None and cost < float(self.bounds[s])
             self.cost[s], self.measured[s] = np.inf if cost is None else cost, True
         self.faster += faster
         if faster and self._rebound is not None:
@@ -372,7 +372,7 @@ class _Search:
     def certificate(self, baselines: Mapping[str, float | None]) -> Certificate:
         measured, cost = self.known.measured[:-1], self.known.cost[:-1]
         best, enumeration = self.best_us(), self.candidates.enumeration
-        bound = min(self._bound, best)
+        bound = min(float(self._bound), best)
         return Certificate(
             objective_us=best,
             bound_us=bound,

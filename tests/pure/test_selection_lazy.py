@@ -63,6 +63,8 @@ def test_lazy_equals_measuring_everything(seed: int) -> None:
     assert sum(plan.costs) == pytest.approx(certificate.objective_us)
     assert [world.costs[k] if k else 0.0 for k in plan.keys] == list(plan.costs)
     assert len(world.asked) == len(set(world.asked)) == certificate.measured
+    plain = {int, float, bool, dict}  # what JSON can hold
+    assert {type(value) for value in vars(certificate).values()} <= plain
     assert certificate.distinct == len(world.fragments) and certificate.candidates == len(world.keys)
 
 
