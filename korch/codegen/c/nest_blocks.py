@@ -94,6 +94,7 @@ def transpose(kind: str, lanes: int) -> str:
     """A C function: q[j * step + i] = p[i * stride + j] for rows i and columns j.
 
     Whole blocks go through registers: rows i and i + s exchange their blocks of s elements, for s = W/2 … 1.
+    Large parts of blocks are made whole ones; of small ones, each element goes its own way.
     """
     rows = range(lanes)
     lines = [f"v{kind} a{i} = korch_load_{kind}(p + {i} * stride);" for i in rows]
@@ -111,13 +112,22 @@ def transpose(kind: str, lanes: int) -> str:
         step //= 2
     lines += [f"korch_store_{kind}(q + {i} * step, a{i});" for i in rows]
     body = "\n".join(lines)
-    return (
-        f"static __attribute__((noinline)) void KERNEL_transpose_{kind}"
-        f"(const {kind} *p, int64_t stride, int64_t rows, int64_t columns, {kind} *q, int64_t step) {{\n"
-        f"if (rows == {lanes} && columns == {lanes}) {{\n{body}\nreturn;\n}}\n"
-        "for (int64_t i = 0; i < rows; ++i) for (int64_t j = 0; j < columns; ++j) "
-        "q[j * step + i] = p[i * stride + j];\n}"
-    )
+    size, name = lanes * lanes, f"KERNEL_transpose_{kind}"
+    return f"""static __attribute__((noinline)) void {name}(const {kind} *p, int64_t stride, int64_t rows,
+    int64_t columns, {kind} *q, int64_t step) {{
+if (rows == {lanes} && columns == {lanes}) {{
+{body}
+return;
+}}
+if (rows * columns < {size // 4}) {{
+for (int64_t i = 0; i < rows; ++i) for (int64_t j = 0; j < columns; ++j) q[j * step + i] = p[i * stride + j];
+return;
+}}
+{kind} from[{size}] __attribute__((aligned(64))), to[{size}] __attribute__((aligned(64)));
+for (int64_t i = 0; i < rows; ++i) korch_store_{kind}(from + i * {lanes}, korch_load_n_{kind}(p + i * stride, columns));
+{name}(from, {lanes}, {lanes}, {lanes}, to, {lanes});
+for (int64_t j = 0; j < columns; ++j) korch_store_n_{kind}(q + j * step, korch_load_{kind}(to + j * {lanes}), rows);
+}}"""
 
 
 def _reachable(roots: Sequence[Node]) -> list[Node]:

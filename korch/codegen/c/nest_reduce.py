@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,8 @@ from korch.ir.types import DType
 if TYPE_CHECKING:
     from korch.codegen.c.nest_pass import Body, PassCoder
 
+_LONGEST_SUM = 128  # additions to one accumulator, after which it is folded into another
+_SHORTEST_FOLD = 8
 _EQUAL, _WHERE = Definition("eq", (), ()), Definition("where", (), ())
 
 
@@ -39,6 +41,19 @@ class Accumulators:
     """Those of one reduction at one point: several where the lanes run along the reduction."""
 
     each: list[Accumulator] = field(default_factory=list[Accumulator])
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop over the C variable `name` from `first` to before `last`; `size` is its length where that is known;
+    `points` has the index of each loop variable."""
+
+    name: str
+    index: Index
+    first: str
+    last: str
+    size: int | None
+    points: dict[str, Index]
 
 
 class Reducer:
@@ -212,18 +227,58 @@ class Reducer:
             if r is not None and r.from_text is not None and r.to_text is not None:
                 first = r.from_text if low == 0 else f"({r.from_text} > {low} ? {r.from_text} : {low})"
                 last = r.to_text if high == size else f"({r.to_text} < {high} ? {r.to_text} : {high})"
-            if name == self.lane:
-                whole = high - low if r is None else None
-                self._lane_loop(own, index, first, last, whole, {**points, name: index})
-                continue
-            if high - low == 1 and r is None:
+            if high - low == 1 and r is None and name != self.lane:
                 self._loops(depth + 1, {**points, name: index}, False)
                 continue
             if name in self.bounds:
                 first, last = self._bounded(name, size)
-            self.out.open(f"for (int64_t {own} = {first}; {own} < {last}; ++{own})", (own,))
-            self._loops(depth + 1, {**points, name: index}, False)
-            self.out.close()
+            loop = _Loop(own, index, first, last, high - low if r is None else None, {**points, name: index})
+            if depth == len(self.order) - 1 and self._folds(name, high - low):
+                self._folded(loop, name, high - low)
+            else:
+                self._loop(depth, loop, name)
+
+    def _loop(self, depth: int, loop: _Loop, name: str) -> None:
+        if name == self.lane:
+            self._lane_loop(loop)
+            return
+        own = loop.name
+        self.out.open(f"for (int64_t {own} = {loop.first}; {own} < {loop.last}; ++{own})", (own,))
+        self._loops(depth + 1, loop.points, False)
+        self.out.close()
+
+    # Long sums: rounding errors grow with the number of additions to one accumulator, so that it is started anew
+    # from time to time, and what it holds added to a second one.
+
+    def _steps(self, name: str, length: int) -> int:
+        """Additions to one accumulator in a loop of this length."""
+        return length // (self.ways * self.coder.lanes) if name == self.lane else length
+
+    def _folds(self, name: str, length: int) -> bool:
+        plain = all(self._combine_name(k) == "sum" and t.is_float for k, t in enumerate(self.dtypes))
+        around = math.prod(n for other, n in self.extents.items() if other != name)
+        steps = self._steps(name, length)
+        return plain and name not in self.bounds and steps >= _SHORTEST_FOLD and around * steps > 2 * _LONGEST_SUM
+
+    def _folded(self, loop: _Loop, name: str, length: int) -> None:
+        """The innermost loop in pieces, each with accumulators of its own."""
+        own, out = loop.name, self.out
+        if self._steps(name, length) > 2 * _LONGEST_SUM:
+            step = _LONGEST_SUM * (self.ways * self.coder.lanes if name == self.lane else 1)
+            out.open(f"for (int64_t {own}_f = {loop.first}; {own}_f < {loop.last}; {own}_f += {step})", (f"{own}_f",))
+            out.add(f"const int64_t {own}_e = {own}_f + {step} < {loop.last} ? {own}_f + {step} : {loop.last};")
+            loop = replace(loop, first=f"{own}_f", last=f"{own}_e", size=None)
+        else:
+            out.open("", ())
+        totals = self.accumulators
+        self.accumulators = [[self._start(k) for _ in row] for k, row in enumerate(totals)]
+        self._loop(len(self.order) - 1, loop, name)
+        for k, (row, parts) in enumerate(zip(totals, self.accumulators, strict=True)):
+            for total, part in zip(row, parts, strict=True):
+                for into, other in zip(total.each, part.each, strict=True):
+                    self._merge(k, other, into)
+        self.accumulators = totals
+        out.close()
 
     def _bounded(self, name: str, size: int) -> tuple[str, str]:
         """Declares the bounds of a loop from its conditions."""
@@ -252,10 +307,9 @@ class Reducer:
         edges = [0, *cuts[:8], size]
         return list(itertools.pairwise(edges))
 
-    def _lane_loop(
-        self, name: str, index: Index, first: str, last: str, size: int | None, points: dict[str, Index]
-    ) -> None:
-        """The innermost loop, whose steps are vectors; `size` is its length where that is known."""
+    def _lane_loop(self, loop: _Loop) -> None:
+        """The innermost loop, whose steps are vectors."""
+        name, index, first, last, points = loop.name, loop.index, loop.first, loop.last, loop.points
         original = next(n for n, i in points.items() if i is index)
         lanes, out = self.coder.lanes, self.out
         guards = self._open_guards(points)
@@ -267,7 +321,7 @@ class Reducer:
             return
         out.open("", ())
         out.add(f"int64_t {name} = {first};")
-        rest = size
+        rest = loop.size
         step = self.ways * lanes
         if self.ways > 1 and (rest is None or rest >= step):
             extra = [f"{name}_{u}" for u in range(1, self.ways)]
