@@ -284,23 +284,20 @@ class PassCoder:
     # Blocks that are transposed.
 
     def _blocks(self, tile: str, vector: str, points: dict[str, Index]) -> None:
-        """Loops over W x W blocks of two axes, of which memory is contiguous along one or the other.
-
-        What is written contiguously comes innermost, so that cache lines are filled before they are evicted.
-        """
-        outer, inner = (vector, tile) if self.p.stores_across else (tile, vector)
-        for first in self._pieces(outer, self._range(outer), [outer, inner], points):
-            fixed = {**points, outer: variable(outer, first.low, first.high - 1)}
-            second = list(self._pieces(inner, self._range(inner), [inner], fixed))
-            for run in [second] if self.p.stores_across else [[r] for r in second]:
-                across, along = ([first], run) if outer == tile else (run, [first])
-                if any(self._unlike(tile, a, vector, b, points) for a in across for b in along):
-                    for a in across:
-                        self._rows(tile, a, vector, along[0], points)
-                elif outer == tile:
-                    self._row_blocks(tile, first, vector, along[0], points)
-                else:
-                    self._column_blocks(tile, across, vector, first, points)
+        """Loops over W x W blocks of two axes, of which memory is contiguous along one or the other: W columns
+        after W columns, so that the cache lines of W rows are filled, or used up, before they are evicted."""
+        for along in self._pieces(vector, self._range(vector), [vector, tile], points):
+            fixed = {**points, vector: variable(vector, along.low, along.high - 1)}
+            across = list(self._pieces(tile, self._range(tile), [tile], fixed))
+            if any(self._unlike(tile, rows, vector, along, points) for rows in across):
+                for rows in across:
+                    self._rows(tile, rows, vector, along, points)
+                continue
+            for _, lanes in self._steps(vector, along, 1):
+                for rows in across:
+                    self._open_rows(tile, rows)
+                    self._block(tile, rows, vector, along, points, lanes)
+                    self.out.close()
 
     def _unlike(self, tile: str, a: Range, vector: str, b: Range, points: dict[str, Index]) -> bool:
         """Whether a block's elements differ in conditions, or are too few."""
@@ -315,23 +312,6 @@ class PassCoder:
         self.out.open(f"for (int64_t {tile} = {across.first}; {tile} < {last}; ++{tile})", (tile,))
         self._vectors(vector, along, {**points, tile: variable(tile, across.low, across.high - 1)})
         self.out.close()
-
-    def _row_blocks(self, tile: str, across: Range, vector: str, along: Range, points: dict[str, Index]) -> None:
-        """W rows after W rows."""
-        self._open_rows(tile, across)
-        for _, lanes in self._steps(vector, along, 1):
-            self._block(tile, across, vector, along, points, lanes)
-        self.out.close()
-
-    def _column_blocks(
-        self, tile: str, across: Sequence[Range], vector: str, along: Range, points: dict[str, Index]
-    ) -> None:
-        """W columns after W columns."""
-        for _, lanes in self._steps(vector, along, 1):
-            for rows in across:
-                self._open_rows(tile, rows)
-                self._block(tile, rows, vector, along, points, lanes)
-                self.out.close()
 
     def _open_rows(self, tile: str, r: Range) -> None:
         start, end, lanes = f"{tile}_block", r.last(self.plan.extents[tile]), self.lanes

@@ -52,7 +52,6 @@ class PassSchedule:
     lanes: dict[int, str | None]  # by the family's position in the pass
     loop_orders: dict[int, tuple[str, ...]]
     tile: str | None
-    stores_across: bool  # whether results are contiguous along the tile axis, rather than operands
     work: float  # nanoseconds, estimated
 
 
@@ -183,9 +182,7 @@ def _schedule_pass(
     loop_orders = {
         k: _ordered_loops(family, looks[id(family)], chosen.get(k)) for k, family in enumerate(loops.families)
     }
-    stores = [offset for family in loops.families for offset, _ in looks[id(family)].stores]
-    across = tile is not None and any(offset.stride(tile) == 1 for offset in stores)
-    return PassSchedule(loops, order, axis, chosen, loop_orders, tile, across, total * 0.35)
+    return PassSchedule(loops, order, axis, chosen, loop_orders, tile, total * 0.35)
 
 
 def _cost(
