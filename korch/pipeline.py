@@ -209,6 +209,11 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
         chosen = measurer.measure([fragments[key] for key in wanted])
         return {key: choice.microseconds if choice else None for key, choice in chosen.items()}
 
+    def rebound(costs: Mapping[str, float]) -> dict[str, float]:
+        """A kernel faster than its bound raises all ceilings by as much."""
+        share = min([1.0, *(cost / bounds[key] for key, cost in costs.items())])
+        return {key: share * bound for key, bound in bounds.items()}
+
     def tell(at: SearchProgress) -> None:
         measurer.progress(f"{at.phase}: best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms", 0, 0)
 
@@ -220,6 +225,7 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
             measure,
             families={key: family_of(fragment) for key, fragment in fragments.items()},
             budget=math.inf if budget is None else budget,
+            rebound=rebound,
             progress=tell,
         )
     except NoPlan as error:

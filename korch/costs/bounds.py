@@ -72,6 +72,16 @@ def flops_of(graph: Graph, definition: Definition) -> float:
     return _OPERATIONS.get(definition.primitive, 1.0) * out.elements
 
 
+def _least_flops(graph: Graph, definition: Definition) -> float:
+    """As `flops_of`, but a convolution of 3x3 with stride, dilation and groups of 1 counts for the quarter that
+    Winograd's F(4x4,3x3) needs."""
+    flops = flops_of(graph, definition)
+    if definition.primitive != "conv" or graph.types[definition.inputs[1]].shape[2:] != (3, 3):
+        return flops
+    ones = (*definition.ints("strides"), *definition.ints("dilations"), definition.int("groups"))
+    return flops / 4 if all(n == 1 for n in ones) else flops
+
+
 def work_of(fragment: Fragment) -> Work:
     """The least work of a fragment: every operation once, every needed input byte and output byte once."""
     graph = fragment.graph
@@ -87,7 +97,7 @@ def work_of(fragment: Fragment) -> Work:
             else:
                 needed = whole
         moved += needed
-    return Work(sum(flops_of(graph, d) for d in graph.definitions), moved)
+    return Work(sum(_least_flops(graph, d) for d in graph.definitions), moved)
 
 
 def lower_bound(fragment: Fragment, ceilings: Ceilings) -> float:
