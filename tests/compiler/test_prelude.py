@@ -491,3 +491,21 @@ def test_the_tolerances_cover_the_float_functions():
     inexact = {row.name for row in ELEMENTWISE if row.tolerance}
     functions = {row.name for row in ELEMENTWISE if row.dtypes == FLOAT} - {"isnan", "isinf", "floor", "ceil", "round"}
     assert inexact == functions | {"pow"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_constant_count_of_narrow_lanes_stores_no_more(count: int, target: Target, tmp_path):
+    """What is narrowed just before: clang stores four bytes of a lane when it sees that there is but one."""
+    kinds = {"bf16": "korch_splat_f32(x)", "i16": "korch_cast_f32_i16(korch_splat_f32(x))"}
+    kinds["i8"] = "korch_cast_f32_i8(korch_splat_f32(x))"
+    text = "".join(
+        f"{EXPORT} void store_{kind}({kind} *p, float x) {{ korch_store_n_{kind}(p, {value}, {count}); }}\n"
+        for kind, value in kinds.items()
+    )
+    library = compile_text(text, target, tmp_path)
+    for kind, size in (("bf16", 2), ("i16", 2), ("i8", 1)):
+        memory = np.full(64, 0xA5, np.uint8)
+        store = getattr(library, f"store_{kind}")
+        store.argtypes, store.restype = (ctypes.c_void_p, ctypes.c_float), None
+        store(memory.ctypes.data, 3.0)
+        assert (memory[count * size :] == 0xA5).all() and (memory[: count * size] != 0xA5).any()

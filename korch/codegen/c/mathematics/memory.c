@@ -36,6 +36,8 @@ FN v$T.0 korch_load_n_$T.0(const $T.0 *p, int64_t n) {
 //@ T = f32:__AVX2__ f64:__AVX2__ i64:__AVX2__ i32:__AVX2__ u64:__AVX2__ u32:__AVX2__ i16:__AVX512BW__ i8:__AVX512BW__ u16:__AVX512BW__ u8:__AVX512BW__
 FN void korch_store_n_$T.0($T.0 *p, v$T.0 v, int64_t n) {
 #if $T.1
+  /* Where clang 22 sees that n is 1, it stores the four bytes of the lane that narrows to these one or two. */
+  if (sizeof($T.0) < 4) __asm__("" : "+r"(n));
   __builtin_masked_store(korch_mask(n), v, p);
 #else
   _Pragma("clang loop unroll(full)") for (int i = 0; i < W; i++) if (i < n) p[i] = v[i];
