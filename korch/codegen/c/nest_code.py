@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from korch.codegen.c.emit import Memory, Source, Writer
-from korch.codegen.c.index import Index, variable
+from korch.codegen.c.index import Index, row_major_strides, variable
 from korch.codegen.c.nest_blocks import transpose
 from korch.codegen.c.nest_pass import PassCoder
 from korch.codegen.c.nest_pieces import Range
@@ -149,7 +149,7 @@ class Coder:
         if buffer.kind == "output":
             memory = output_memory(self.plan.graph, self.plan.layouts, value, self.pointers[f"out {value}"])
             return Memory(memory.pointer, memory.strides, marker)
-        steps = dict(zip(buffer.axes, _strides(buffer.extents), strict=True))
+        steps = dict(zip(buffer.axes, row_major_strides(buffer.extents), strict=True))
         owner = self.plan.roots[value]
         origin: list[Index] = []
         for name in owner.names:
@@ -163,13 +163,4 @@ class Coder:
     def partial(self, value: str) -> Memory:
         """Partial results: the piece first, then the axes of the value."""
         buffer = self.schedule.buffers[f"partial {value}"]
-        return Memory(f"{self.pointers['scratch']} + {buffer.offset}", _strides(buffer.extents))
-
-
-def _strides(extents: Sequence[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for n in reversed(extents):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
+        return Memory(f"{self.pointers['scratch']} + {buffer.offset}", row_major_strides(buffer.extents))

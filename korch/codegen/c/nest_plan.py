@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from korch.codegen.c.index import Index, Loaded, Quotient, Remainder, Variable, constant, variable
+from korch.codegen.c.index import Index, Quotient, Remainder, Variable, variable
 from korch.codegen.c.nest_domain import WHOLE, Domain, Image
 from korch.codegen.c.nest_reads import REDUCTIONS, Guard, Indices, Term
-from korch.codegen.c.nest_values import Apply, Memory, Node, Read, Source, Stage, TableRead, Values
+from korch.codegen.c.nest_values import Apply, Memory, Read, Source, Stage, TableRead, Values
 from korch.ir.graph import Definition, Graph
 from korch.ir.layout import Layout
 from korch.ir.primitives import TABLE
@@ -586,15 +586,3 @@ def _passes(plan: Plan) -> list[Pass]:
         passes[at].families.append(family)
         place.update(dict.fromkeys(family.values, at))
     return passes
-
-
-def loaded_variables(index: Index) -> frozenset[str]:
-    """The variables that the loaded integers in an index depend on."""
-    return frozenset[str]().union(*(a.variables for a in index.atoms() if isinstance(a, Loaded)))
-
-
-def zero_index(rank: int) -> Indices:
-    return tuple(constant(0) for _ in range(rank))
-
-
-__all__ = ["Family", "Look", "Node", "Pass", "Plan", "kept_values", "look", "make_plan"]
