@@ -76,8 +76,32 @@ class BatchNormalization(OpRun):
         return ((s * (x - m) / np.sqrt(v + epsilon) + b).astype(x.dtype),)
 
 
-# The evaluator's mistakes: those up to (and without) an operator set are put right.
-_CORRECTIONS: dict[int, list[type[OpRun]]] = {13: [Softmax, LogSoftmax, Hardmax], 14: [BatchNormalization]}
+class LRN(OpRun):
+    """LRN. The evaluator takes the batch size for the number of channels."""
+
+    def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple[np.ndarray]:
+        before, after = (size - 1) // 2, size // 2
+        squares = np.square(x)
+        sums = [squares[:, max(0, c - before) : c + after + 1].sum(1, keepdims=True) for c in range(x.shape[1])]
+        total = np.concatenate(sums, 1) if sums else squares
+        return ((x / (bias + alpha / size * total) ** beta).astype(x.dtype),)
+
+
+class LpNormalization(OpRun):
+    """LpNormalization. The evaluator forgets the absolute value where p is 1."""
+
+    def _run(self, x: np.ndarray, axis: int, p: int) -> tuple[np.ndarray]:
+        norm = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
+        return ((x / np.where(norm == 0, 1, norm)).astype(x.dtype),)
+
+
+_ALWAYS = 1 << 30
+# Where the evaluator does not do what the standard says: put right before (and without) an operator set.
+_CORRECTIONS: dict[int, list[type[OpRun]]] = {
+    13: [Softmax, LogSoftmax, Hardmax],
+    14: [BatchNormalization],
+    _ALWAYS: [LRN, LpNormalization],
+}
 
 
 def _flat(x: np.ndarray, axis: int) -> np.ndarray:

@@ -1,0 +1,71 @@
+"""Whole networks, optimized with a small budget and verified by the standard of `korch verify`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import korch
+from korch.reference import reference_outputs
+from korch.verify import compare, random_inputs
+from tests.compiler.networks import light_file, light_inputs, light_outputs, ocr_file, with_random_weights
+
+slow = pytest.mark.skipif(
+    os.environ.get("KORCH_SLOW_TESTS") != "1", reason="takes minutes; set KORCH_SLOW_TESTS=1 to run it"
+)
+QUICK = ("bvlc_alexnet", "inception_v1", "resnet50", "shufflenet", "squeezenet", "zfnet512")
+SLOW = ("densenet121", "inception_v2", "vgg19")
+every_light = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=slow) for n in SLOW)])
+
+
+def verify(model: Any, reference: Any, file: Path, seed: int = 0, **options: Any) -> None:
+    """Optimizes, saves, loads, and compares with the reference evaluator on random inputs."""
+    optimized = korch.optimize(model, **{"budget": 0, **options})
+    assert optimized.summary is not None and optimized.summary.dropped == ()
+    optimized.save(file)
+    loaded = korch.load(file)
+    inputs = random_inputs(loaded.inputs, seed)
+    verified = compare(loaded.run(inputs), reference_outputs(reference, inputs))
+    assert verified.ok, verified
+
+
+@every_light
+def test_stored_outputs_of_a_light_network(name: str, cache) -> None:
+    """The standard's own models and results: all weights are alike, so this sees the network's form only."""
+    model = onnx.load(light_file(name))
+    got = korch.optimize(light_file(name), budget=0).run(light_inputs(model))
+    for output, expected in light_outputs(name, model).items():
+        assert got[output].shape == expected.shape
+        np.testing.assert_allclose(got[output], expected, rtol=1e-3, atol=1e-7, err_msg=output)
+
+
+@every_light
+def test_light_network_with_random_weights(name: str, cache, tmp_path) -> None:
+    model = with_random_weights(onnx.load(light_file(name)))
+    verify(model, model, tmp_path / "model.korch")
+
+
+OCR = [
+    ("ch_PP-OCRv4_det_infer", (1, 3, 96, 64)),
+    ("ch_PP-OCRv4_det_infer", (2, 3, 64, 96)),
+    ("ch_PP-OCRv4_rec_infer", (1, 3, 48, 64)),
+    ("ch_PP-OCRv4_rec_infer", (3, 3, 48, 100)),
+    ("ch_ppocr_mobile_v2.0_cls_infer", (1, 3, 48, 192)),
+    ("ch_ppocr_mobile_v2.0_cls_infer", (6, 3, 48, 100)),
+    pytest.param("ch_PP-OCRv4_det_infer", (1, 3, 640, 640), marks=slow),
+    pytest.param("ch_PP-OCRv4_rec_infer", (6, 3, 48, 320), marks=slow),
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), OCR)
+def test_trained_network(name: str, shape: tuple[int, ...], cache, tmp_path) -> None:
+    """PP-OCRv4: detection, recognition with attention, and classification of text."""
+    file = ocr_file(name)
+    if file is None:
+        pytest.skip("the package rapidocr-onnxruntime, which holds the networks, is not installed")
+    verify(file, file, tmp_path / "model.korch", shapes={"x": shape})
