@@ -81,7 +81,8 @@ def test_a_killed_writer_loses_nothing_it_stored(tmp_path):
     path = tmp_path / "costs.sqlite"
     code = (
         "import os, signal, sys; from pathlib import Path; from korch.costs.database import Cost, Database\n"
-        "d = Database(Path(sys.argv[1])); d.store([Cost('f', 'k', 's', 'l', 2.0)]); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "d = Database(Path(sys.argv[1])); d.store([Cost('f', 'k', 's', 'l', 2.0)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
     with Database(path) as database:
