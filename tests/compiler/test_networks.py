@@ -18,9 +18,13 @@ from tests.compiler.networks import light_file, light_inputs, light_outputs, ocr
 slow = pytest.mark.skipif(
     os.environ.get("KORCH_SLOW_TESTS") != "1", reason="takes minutes; set KORCH_SLOW_TESTS=1 to run it"
 )
-QUICK = ("bvlc_alexnet", "inception_v1", "resnet50", "shufflenet", "squeezenet", "zfnet512")
-SLOW = ("densenet121", "inception_v2", "vgg19")
-every_light = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=slow) for n in SLOW)])
+ALL = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+       "zfnet512")  # fmt: skip
+
+
+def light(*quick: str) -> pytest.MarkDecorator:
+    """All nine light networks; those that are not quick only where slow tests are wanted."""
+    return pytest.mark.parametrize("name", [n if n in quick else pytest.param(n, marks=slow) for n in ALL])
 
 
 def verify(model: Any, reference: Any, file: Path, seed: int = 0, **options: Any) -> None:
@@ -34,7 +38,7 @@ def verify(model: Any, reference: Any, file: Path, seed: int = 0, **options: Any
     assert verified.ok, verified
 
 
-@every_light
+@light("bvlc_alexnet", "inception_v1", "resnet50", "shufflenet", "squeezenet", "zfnet512")
 def test_stored_outputs_of_a_light_network(name: str, cache) -> None:
     """The standard's own models and results: all weights are alike, so this sees the network's form only."""
     model = onnx.load(light_file(name))
@@ -44,7 +48,7 @@ def test_stored_outputs_of_a_light_network(name: str, cache) -> None:
         np.testing.assert_allclose(got[output], expected, rtol=1e-3, atol=1e-7, err_msg=output)
 
 
-@every_light
+@light("resnet50", "shufflenet", "squeezenet")
 def test_light_network_with_random_weights(name: str, cache, tmp_path) -> None:
     model = with_random_weights(onnx.load(light_file(name)))
     verify(model, model, tmp_path / "model.korch")
