@@ -75,3 +75,22 @@ def ocr_file(name: str) -> Path | None:
         return None
     path = Path(spec.origin).parent / "models" / f"{name}.onnx"
     return path if path.exists() else None
+
+
+def lines_of_text(shape: tuple[int, ...]) -> np.ndarray:
+    """Images of printed text, [N, 3, height, width], each its own words, from -1 to 1.
+
+    What the networks were trained on: noise has them decide between thousands of characters by rounding errors.
+    """
+    from PIL import Image, ImageDraw  # as rapidocr-onnxruntime, which holds the networks, needs it too
+
+    count, _, height, width = shape
+    images: list[np.ndarray] = []
+    for k in range(count):
+        image = Image.new("RGB", (-(-width // 3), -(-height // 3)), "white")
+        draw = ImageDraw.Draw(image)
+        for y in range(1, max(image.height - 10, 2), 14):
+            draw.text((2 + k, y), f"{k + 3}7 fox jumps over the lazy dog"[k : k + 24], fill=(20 * k, 30, 60))
+        pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), np.float32)
+        images.append(pixels.transpose(2, 0, 1) / 127.5 - 1)
+    return np.stack(images)

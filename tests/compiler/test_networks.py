@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ import pytest
 import korch
 from korch.reference import reference_outputs
 from korch.verify import compare, random_inputs
-from tests.compiler.networks import light_file, light_inputs, light_outputs, ocr_file, with_random_weights
+from tests.compiler.networks import (
+    light_file,
+    light_inputs,
+    light_outputs,
+    lines_of_text,
+    ocr_file,
+    with_random_weights,
+)
 
 slow = pytest.mark.skipif(
     os.environ.get("KORCH_SLOW_TESTS") != "1", reason="takes minutes; set KORCH_SLOW_TESTS=1 to run it"
@@ -27,14 +35,14 @@ def light(*quick: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [n if n in quick else pytest.param(n, marks=slow) for n in ALL])
 
 
-def verify(model: Any, reference: Any, file: Path, seed: int = 0, **options: Any) -> None:
-    """Optimizes, saves, loads, and compares with the reference evaluator on random inputs."""
+def verify(model: Any, file: Path, inputs: Mapping[str, np.ndarray] | None = None, **options: Any) -> None:
+    """Optimizes, saves, loads, and compares with the reference evaluator, on random inputs where none are given."""
     optimized = korch.optimize(model, **{"budget": 0, **options})
     assert optimized.summary is not None and optimized.summary.dropped == ()
     optimized.save(file)
     loaded = korch.load(file)
-    inputs = random_inputs(loaded.inputs, seed)
-    verified = compare(loaded.run(inputs), reference_outputs(reference, inputs))
+    inputs = random_inputs(loaded.inputs) if inputs is None else inputs
+    verified = compare(loaded.run(inputs), reference_outputs(model, inputs))
     assert verified.ok, verified
 
 
@@ -51,7 +59,7 @@ def test_stored_outputs_of_a_light_network(name: str, cache) -> None:
 @light("resnet50", "shufflenet", "squeezenet")
 def test_light_network_with_random_weights(name: str, cache, tmp_path) -> None:
     model = with_random_weights(onnx.load(light_file(name)))
-    verify(model, model, tmp_path / "model.korch")
+    verify(model, tmp_path / "model.korch")
 
 
 OCR = [
@@ -72,4 +80,4 @@ def test_trained_network(name: str, shape: tuple[int, ...], cache, tmp_path) -> 
     file = ocr_file(name)
     if file is None:
         pytest.skip("the package rapidocr-onnxruntime, which holds the networks, is not installed")
-    verify(file, file, tmp_path / "model.korch", shapes={"x": shape})
+    verify(file, tmp_path / "model.korch", {"x": lines_of_text(shape)}, shapes={"x": shape})

@@ -33,4 +33,4 @@ def test_network(name: str, cache: Path, tmp_path: Path) -> None:
     from benchmarks import models
 
     file = models.path(name)
-    verify(file, file, tmp_path / "model.korch")
+    verify(file, tmp_path / "model.korch")

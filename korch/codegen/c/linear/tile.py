@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 UNROLL = 4
+BLOCK = 256  # terms that are summed in one go, where there are more: errors grow with the length of a sum
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def accumulator(row: int, vector: int) -> str:
 def accumulate(rows: int, columns: Columns, walk: Walk, lanes: int) -> str:
     """C statements that declare the accumulators and compute them from `const float *a` and `const float *b`.
 
-    Packed rows of B are padded to whole vectors; B in place is read only where it is valid.
+    Packed rows of B are padded to whole vectors; B in place is read only where it is valid. Long sums are made in
+    blocks, whose sums are added up in memory.
     """
     narrow = columns.vectors - 1 if columns.half else -1
     lines: list[str] = []
@@ -75,6 +77,12 @@ def accumulate(rows: int, columns: Columns, walk: Walk, lanes: int) -> str:
         kind = "KERNEL_half" if v == narrow else "vf32"
         names = ", ".join(f"{accumulator(r, v)} = {{0}}" for r in range(rows))
         lines.append(f"{kind} {names};")
+    in_blocks = walk.depth > 2 * BLOCK
+    flush = _flush(rows, columns, lanes) if in_blocks else ""
+    if in_blocks:
+        # The compiler must not know what `sums` points to, or it would keep the sums in registers.
+        size = rows * columns.vectors * lanes
+        lines.append(f'float memory[{size}] = {{0}}, *sums = memory; __asm__ volatile("" : "+r"(sums) : : "memory");')
     lines.append("{ const float *x = a;")
     loops = [tap for tap in walk.taps if tap[0] > 1]
     for i, (count, step) in enumerate(loops):
@@ -84,14 +92,41 @@ def accumulate(rows: int, columns: Columns, walk: Walk, lanes: int) -> str:
     b_step = walk.b_step or columns.width(lanes)
     body = [_step(rows, columns, walk, b_step, lanes, u) for u in range(UNROLL)]
     trips, rest = divmod(walk.run, UNROLL)
+    split = in_blocks and walk.run > BLOCK
     if trips:
         lines += [f"for (int64_t k = 0; k < {trips}; ++k) {{", *_prefetch(rows, walk), *body]
-        lines.append(f"y += {UNROLL * walk.run_step}; b += {UNROLL * b_step}; }}")
+        lines.append(f"y += {UNROLL * walk.run_step}; b += {UNROLL * b_step};")
+        lines.append(f"if (k % {BLOCK // UNROLL} == {BLOCK // UNROLL - 1}) {{ {flush} }} }}" if split else "}")
     lines += body[:rest]
     if rest:
         lines.append(f"b += {rest * b_step};")
-    lines.append("}" * (len(loops) + 1))
+    sizes = [walk.run * math.prod(count for count, _ in loops[i + 1 :]) for i in range(len(loops))]
+    at = next((i for i, size in enumerate(sizes) if size <= BLOCK), -1)
+    for i in reversed(range(len(loops))):
+        if in_blocks and i == at:
+            every = BLOCK // sizes[i]
+            lines.append(f"if (s{i} % {every} == {every - 1}) {{ {flush} }}")
+        lines.append("}")
+    lines.append("}")
+    if in_blocks:
+        lines.append(_flush(rows, columns, lanes, last=True))
     return "\n".join(lines)
+
+
+def _flush(rows: int, columns: Columns, lanes: int, *, last: bool = False) -> str:
+    """Adds the accumulators to the sums in memory and clears them; the last time, the other way round."""
+    lines: list[str] = []
+    for r in range(rows):
+        for v in range(columns.vectors):
+            t, at = accumulator(r, v), f"(sums + {(r * columns.vectors + v) * lanes})"
+            if columns.half and v == columns.vectors - 1:
+                sum_ = f"*(KERNEL_half_u *){at}"
+                lines.append(f"{t} += {sum_};" if last else f"{sum_} += {t}; {t} = (KERNEL_half){{0}};")
+            elif last:
+                lines.append(f"{t} += korch_load_f32({at});")
+            else:
+                lines.append(f"korch_store_f32({at}, korch_load_f32({at}) + {t}); {t} = (vf32){{0}};")
+    return " ".join(lines)
 
 
 def _prefetch(rows: int, walk: Walk) -> list[str]:
