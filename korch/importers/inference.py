@@ -62,6 +62,7 @@ def infer_outputs(
             raise InvalidModel(f"{node_label(node)} gives {name!r} a negative dimension for its inputs ({shapes})")
     _refuse_reshape(node, types, found)
     _refuse_window(node, types)
+    found.update(_pooled_shape(node, types, found))
     found.update(_own_rules(node, types, constants, found))
     return {o: found.get(o, TypeProto()) for o in named}
 
@@ -103,6 +104,34 @@ def _refuse_window(node: NodeProto, types: Mapping[str, TypeProto]) -> None:
                 f"{node_label(node)} has a window of {window}, which is larger than its input of shape {list(shape)}: "
                 "bind larger shapes"
             )
+
+
+def _pooled_shape(
+    node: NodeProto, types: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
+) -> dict[str, TypeProto]:
+    """The outputs of a pooling with ceil_mode, without windows that begin in the padding at the end.
+
+    The standard leaves these windows out, as all frameworks do; the inference does so from operator set 22 on only.
+    """
+    attributes = {a.name: a for a in node.attribute}
+    if node.op_type not in ("MaxPool", "AveragePool", "LpPool") or not attributes.get("ceil_mode", AttributeProto()).i:
+        return {}
+    if attributes.get("auto_pad", AttributeProto()).s not in (b"", b"NOTSET"):
+        return {}
+    before, after = static_shape(types[node.input[0]]), static_shape(found[node.output[0]])
+    if before is None or after is None:
+        return {}
+    rank = len(before) - 2
+    pads = list(attributes["pads"].ints) if "pads" in attributes else [0] * (2 * rank)
+    strides = list(attributes["strides"].ints) if "strides" in attributes else [1] * rank
+    shape = [
+        count - ((count - 1) * stride >= size + pad)
+        for count, stride, size, pad in zip(after[2:], strides, before[2:], pads, strict=False)
+    ]
+    return {
+        name: helper.make_tensor_type_proto(type_.tensor_type.elem_type, [*after[:2], *shape])
+        for name, type_ in found.items()
+    }
 
 
 def _with_attribute(node: NodeProto, name: str, value: int) -> NodeProto:

@@ -179,14 +179,17 @@ POOLS = [
 ]
 
 
+@pytest.mark.parametrize("opset", [12, 22])
 @pytest.mark.parametrize("size", [7, 8, 10])
 @pytest.mark.parametrize("attributes", POOLS)
-def test_pool_of_one_dimension(attributes: str, size: int) -> None:
+def test_pool_of_one_dimension(attributes: str, size: int, opset: int) -> None:
     """Against a loop over windows."""
     x = normal(2, 3, size)
+    if opset < 19 and "dilations" in attributes:
+        pytest.skip("averages have had dilations since operator set 19")
     for include in (0, 1):
         body = f"y = AveragePool<{attributes}, count_include_pad={include}>(x) z = MaxPool<{attributes}>(x)"
-        graph = graph_of(model_of(body, {"x": x}, outputs=("y", "z"), opset=22))
+        graph = graph_of(model_of(body, {"x": x}, outputs=("y", "z"), opset=opset))
         found = evaluate(graph, {"x": x})
         averages, maxima = pooled(x.astype(np.float64), attributes, bool(include))
         check(found["y"], averages.astype(F))
@@ -219,6 +222,16 @@ def pooled(x: np.ndarray, attributes: str, include: bool) -> tuple[np.ndarray, n
         averages.append(x[:, :, inside].sum(2) / len(counted))
         maxima.append(x[:, :, inside].max(2))
     return np.stack(averages, 2), np.stack(maxima, 2)
+
+
+@pytest.mark.parametrize("name", ["MaxPool", "AveragePool"])
+def test_last_window_that_would_begin_in_the_padding(name: str) -> None:
+    """It is left out in every operator set; PyTorch does the same. The inference keeps it before operator set 22."""
+    x = normal(1, 3, 10, 11)
+    attributes = "kernel_shape=[3, 2], strides=[2, 3], pads=[1, 0, 1, 1], ceil_mode=1"
+    old, new = (graph_of(model_of(f"y = {name}<{attributes}>(x)", {"x": x}, opset=k)) for k in (17, 22))
+    assert old == new
+    assert evaluate(old, {"x": x})["y"].shape == (1, 3, 6, 4)
 
 
 def test_pool_of_two_dimensions() -> None:
