@@ -46,8 +46,8 @@ def bench_network(name: str, threads: int, budget: float | None, folder: Path) -
     path = models.path(name)
     options = Options(threads=threads, budget=budget)
     optimized = folder / f"{name}.korch"
-    summary = optimize_to_file(path, optimized, options, quiet)
-    verification = verify_model(path, optimized, options, [], 0, quiet)
+    (summary,) = optimize_to_file(path, optimized, options, quiet)
+    (verification,) = verify_model(path, optimized, options, [], 0, quiet).values()
     peers = [p for p in PEERS if missing_package(p) is None]
     if "torch" in peers:
         torch_file(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from korch.errors import (
     ArtifactError,
@@ -23,6 +23,9 @@ from korch.errors import (
     UnsupportedModel,
 )
 from korch.model import Model
+
+if TYPE_CHECKING:
+    from korch.dynamic import DynamicModel
 
 __version__ = "0.1.0"
 
@@ -40,34 +43,74 @@ __all__ = [
 ]
 
 
+Sizes = Sequence[int]
+
+
+@overload
 def optimize(
     model: Any,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sizes] | Sequence[Mapping[str, Sizes]] | None = None,
     threads: int = 0,
-    target: str = "host",
+    target: str | Sequence[str] = "host",
     numerics: str = "default",
     budget: float | None = None,
-) -> Model:
-    """Finds the cheapest plan for an ONNX model on this machine, generates it, and loads it.
+    dynamic: Literal[False] = False,
+) -> Model: ...
 
-    `model` is a path, an `onnx.ModelProto` or its bytes; `shapes` binds unbound input dimensions; `threads` 0 takes
-    all that the process may use; `target` names an instruction set (see `korch doctor`) that this machine has;
-    `numerics` is `strict` or `default`; `budget` is seconds for measuring and selection, None for no limit.
+
+@overload
+def optimize(
+    model: Any,
+    *,
+    shapes: Mapping[str, Sizes] | Sequence[Mapping[str, Sizes]] | None = None,
+    threads: int = 0,
+    target: str | Sequence[str] = "host",
+    numerics: str = "default",
+    budget: float | None = None,
+    dynamic: Literal[True],
+) -> DynamicModel: ...
+
+
+def optimize(
+    model: Any,
+    *,
+    shapes: Mapping[str, Sizes] | Sequence[Mapping[str, Sizes]] | None = None,
+    threads: int = 0,
+    target: str | Sequence[str] = "host",
+    numerics: str = "default",
+    budget: float | None = None,
+    dynamic: bool = False,
+) -> Model | DynamicModel:
+    """Finds the cheapest plan for an ONNX model on this machine, generates it, and loads it: a `Model`.
+
+    `model` is a path, an `onnx.ModelProto` or its bytes; `shapes` binds unbound input dimensions, and where it is a
+    list, the model gets a plan for each; `threads` 0 takes all that the process may use; `target` names an
+    instruction set (see `korch doctor`) that this machine has, or several; `numerics` is `strict` or `default`;
+    `budget` is seconds for measuring and selection of one plan, None for no limit. With `dynamic`, shapes that the
+    model has no plan for are optimized when they are first given (`korch.dynamic.DynamicModel`).
 
     InvalidModel, UnsupportedModel or InvalidInput says in one line what is wrong with the model or an argument;
     ToolchainError that the C compiler or the target does not work here.
     """
     from onnx import ModelProto  # heavy imports stay out of `import korch`
 
+    from korch.dynamic import DynamicModel
     from korch.pipeline import Options, optimize_model
 
     source = Path(model) if isinstance(model, str | os.PathLike) else model
     if not isinstance(source, Path | ModelProto | bytes):
         given = type(source).__name__
         raise InvalidModel(f"cannot read a model from {given}; give a path, an onnx.ModelProto or its bytes")
-    bound = {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    return optimize_model(source, Options(bound, threads, target, numerics, budget))
+    sets = (shapes or {},) if isinstance(shapes, Mapping) else shapes or ({},)
+    options = Options(
+        shapes=tuple({name: tuple(shape) for name, shape in one.items()} for one in sets),
+        targets=(target,) if isinstance(target, str) else tuple(target),
+        threads=threads,
+        numerics=numerics,
+        budget=budget,
+    )
+    return DynamicModel(source, options, held=bool(shapes)) if dynamic else optimize_model(source, options)
 
 
 def load(path: str | os.PathLike[str]) -> Model:

@@ -40,7 +40,7 @@ def _read_array(file: str) -> np.ndarray:
     try:
         array = np.load(Path(file), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no NumPy array"
         raise InvalidInput(f"cannot read {file} ({reason}); give an array written by numpy.save") from None
     if not isinstance(array, np.ndarray):
         array.close()

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 class Model:
     """Runs one `.korch` file; safe to call from many threads.
 
-    `inputs` and `outputs` map names to `TensorType` (dtype and shape). `summary` tells how the plan was found; it
-    is None for a loaded file, whose certificate `korch explain` shows.
+    `inputs` and `outputs` map names to `TensorType` (dtype and shape), those of the first set of shapes where there
+    are several; `signatures` has the inputs of all. `summaries` tells how each plan was found, `summary` the first;
+    there are none for a loaded file, whose certificates `korch explain` shows.
     """
 
-    def __init__(self, path: Path, summary: Summary | None = None, *, owned: bool = False) -> None:
+    def __init__(self, path: Path, summaries: tuple[Summary, ...] = (), *, owned: bool = False) -> None:
         self._loaded: LoadedModel = load(path)
         self._path = path
-        self.summary = summary
+        self.summaries = summaries
+        self.summary = summaries[0] if summaries else None
         if owned:
             weakref.finalize(self, _remove, path, os.getpid())
 
@@ -42,14 +44,18 @@ class Model:
     def outputs(self) -> dict[str, TensorType]:
         return dict(self._loaded.outputs)
 
+    @property
+    def signatures(self) -> tuple[dict[str, TensorType], ...]:
+        """The inputs of each plan: the shapes that the model may be called with."""
+        return tuple(dict(plan.inputs) for plan in self._loaded.plans)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One inference: arrays by position, by keyword, or one mapping by name.
 
         One output is returned as an array, several as a dict in the model's order. `InvalidInput` says what does
         not fit before anything runs.
         """
-        results = self.run(self._bind(args, kwargs))
-        return next(iter(results.values())) if len(results) == 1 else results
+        return result_of(self.run(self._bind(args, kwargs)))
 
     def run(
         self,
@@ -90,6 +96,11 @@ class Model:
         inputs = ", ".join(f"{n}: {t}" for n, t in self.inputs.items())
         outputs = ", ".join(f"{n}: {t}" for n, t in self.outputs.items())
         return f"korch.Model({inputs} -> {outputs})"
+
+
+def result_of(results: dict[str, np.ndarray]) -> Any:
+    """What a call returns: the only output, or all by name."""
+    return next(iter(results.values())) if len(results) == 1 else results
 
 
 def _remove(path: Path, owner: int) -> None:

@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from korch.candidates.build import Candidates, candidates_of
 from korch.candidates.candidate import fragment_of, labels_of, structures_of
 from korch.candidates.groups import groups_of
 from korch.codegen.c.fusible import fusible
-from korch.codegen.c.program import Alias, Program, Step, generate_program
+from korch.codegen.c.program import Alias, ConstantBlock, Program, Step, generate_program
 from korch.codegen.target import Target, host_features, host_target, target_named
 from korch.codegen.toolchain import Toolchain, compile_shared, find_toolchain, warm_up
 from korch.costs.bounds import Ceilings, lower_bound
@@ -44,6 +44,7 @@ from korch.inputs import read_inputs
 from korch.ir.evaluate import evaluate
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Graph
+from korch.ir.types import TensorType
 from korch.model import Model
 from korch.reference import reference_outputs
 from korch.selection.baselines import partitions_of
@@ -62,22 +63,29 @@ def no_progress(phase: str, done: int = 0, total: int = 0) -> None:
     """Reports nothing."""
 
 
+Shapes = Mapping[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Options:
-    """How to optimize. `shapes` binds unbound inputs; `threads` 0 is all that the process may use; `budget` is
-    seconds for measuring and selection, None for no limit."""
+    """How to optimize. The file gets one plan for each of `shapes`, which bind unbound inputs, and each of `targets`;
+    `threads` 0 is all that the process may use; `budget` is seconds for measuring and selection of one plan, None for
+    no limit."""
 
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    shapes: tuple[Shapes, ...] = ({},)
+    targets: tuple[str, ...] = ("host",)
     threads: int = 0
-    target: str = "host"
     numerics: str = "default"
     budget: float | None = None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `korch optimize` reports: counts, microseconds, the relative gap, seconds of work, dropped kernels."""
+    """What `korch optimize` reports of one plan: its inputs' shapes and its target, counts, microseconds, the relative
+    gap, seconds of work, dropped kernels."""
 
+    inputs: Shapes
+    target: str
     operators: int
     primitives: int
     candidates: int
@@ -96,6 +104,18 @@ class Summary:
         return _plain(asdict(self))
 
 
+@dataclass(frozen=True)
+class Network:
+    """A model with its shapes bound, and its primitives with the alternatives."""
+
+    operators: OperatorGraph
+    graph: Graph
+
+    @property
+    def inputs(self) -> Shapes:
+        return {name: self.graph.types[v].shape for name, v in self.graph.inputs}
+
+
 def resolve_threads(threads: int) -> int:
     """The number asked for, or all processors that this process may use."""
     return threads or len(os.sched_getaffinity(0))
@@ -106,16 +126,43 @@ def optimize_model(model: Any, options: Options, progress: Progress = no_progres
     with tempfile.NamedTemporaryFile(prefix="korch-", suffix=".korch", delete=False) as file:
         path = Path(file.name)
     try:
-        summary = optimize_to_file(model, path, options, progress)
+        summaries = optimize_to_file(model, path, options, progress)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return Model(path, summary, owned=True)
+    return Model(path, summaries, owned=True)
 
 
-def optimize_to_file(model: Any, output: Path, options: Options, progress: Progress = no_progress) -> Summary:
-    """Writes the optimized model to `output`, which is replaced as a whole or not at all."""
-    started = time.monotonic()
+def optimize_to_file(
+    model: Any, output: Path, options: Options, progress: Progress = no_progress
+) -> tuple[Summary, ...]:
+    """Writes the optimized model to `output`, which is replaced as a whole or not at all; tells of each plan."""
+    check_request(output, options)
+    networks = networks_of(model, options, progress)
+    targets = [runnable_target(name) for name in dict.fromkeys(options.targets)]
+    toolchain = find_toolchain()
+    block = ConstantBlock()
+    made = [
+        make_plan(network, target, toolchain, options, block, progress) for network in networks for target in targets
+    ]
+    weights = Weights(block.size, tuple(block.arrays))
+    plans = [replace(plan, weights=weights) for plan, _ in made]
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.korch")
+    try:
+        progress("verify", 0, 0)
+        for network, plan in zip([n for n in networks for _ in targets], plans, strict=True):
+            pack(make_artifact(networks[0], [plan], toolchain), temporary)
+            check_whole(network.graph, temporary)
+        if len(plans) > 1:
+            pack(make_artifact(networks[0], plans, toolchain), temporary)
+        os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return tuple(summary for _, summary in made)
+
+
+def check_request(output: Path, options: Options) -> None:
+    """InvalidInput or ArtifactError when an option cannot be, or the file cannot be written."""
     if options.numerics not in NUMERICS:
         raise InvalidInput(f"unknown numerics {options.numerics!r}; choose one of: {', '.join(NUMERICS)}")
     if options.threads < 0:
@@ -126,13 +173,32 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
         raise ArtifactError(f"cannot write {output}; its folder does not exist or is read-only, choose another")
     if output.is_dir():
         raise ArtifactError(f"cannot write {output}; it is a folder, give the name of a file in it")
-    progress("import", 0, 0)
-    operators = import_onnx(model, options.shapes)
-    progress("fission", 0, 0)
-    graph = fission(operators)
-    graph, _ = add_alternatives(graph, rules_for(options.numerics))
-    target = runnable_target(options.target)
-    toolchain = find_toolchain()
+
+
+def networks_of(model: Any, options: Options, progress: Progress = no_progress) -> tuple[Network, ...]:
+    """The model for each set of shapes, once for each set of input shapes that they come to."""
+    found: dict[tuple[tuple[int, ...], ...], Network] = {}
+    for shapes in options.shapes:
+        progress("import", 0, 0)
+        operators = import_onnx(model, shapes)
+        progress("fission", 0, 0)
+        graph, _ = add_alternatives(fission(operators), rules_for(options.numerics))
+        network = Network(operators, graph)
+        found.setdefault(tuple(network.inputs.values()), network)
+    return tuple(found.values())
+
+
+def make_plan(
+    network: Network,
+    target: Target,
+    toolchain: Toolchain,
+    options: Options,
+    block: ConstantBlock,
+    progress: Progress = no_progress,
+) -> tuple[Plan, Summary]:
+    """The cheapest plan for one set of shapes and one target, generated and compiled; `block` gets its constants."""
+    started = time.monotonic()
+    graph = network.graph
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
     progress("enumerate candidates", 0, 0)
     candidates = enumerate_candidates(graph)
@@ -142,19 +208,24 @@ def optimize_to_file(model: Any, output: Path, options: Options, progress: Progr
         found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
     progress("generate", 0, 0)
     steps = plan_steps(graph, found.plan, measurer)
-    program = generate_program(graph, steps, target)
-    code = compile_program(program, toolchain, target)
-    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.korch")
-    try:
-        pack(make_artifact(operators, graph, found, steps, program, code, setting, options), temporary)
-        progress("verify", 0, 0)
-        check_whole(graph, temporary)
-        os.replace(temporary, output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    program = generate_program(graph, steps, target, block)
+    plan = Plan(
+        target=target,
+        inputs=tuple(graph.types[v].shape for v in graph.input_values),
+        outputs=tuple(graph.types[v].shape for v in graph.output_values),
+        code=compile_program(program, toolchain, target),
+        source=program.source,
+        threads=setting.threads,
+        arena_bytes=program.arena_bytes,
+        worker_scratch_bytes=program.worker_scratch_bytes,
+        kernels=kernel_records(graph, found.plan, steps, program),
+        certificate=_plain({**asdict(found.certificate), "numerics": options.numerics}),
+    )
     c = found.certificate
-    return Summary(
-        operators=len(operators.operators),
+    return plan, Summary(
+        inputs=network.inputs,
+        target=target.name,
+        operators=len(network.operators.operators),
         primitives=len(graph.definitions),
         candidates=c.candidates,
         distinct=c.distinct,
@@ -248,20 +319,13 @@ def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Ste
     return steps
 
 
-def make_artifact(
-    operators: OperatorGraph,
-    graph: Graph,
-    found: Found,
-    steps: Sequence[Step | Alias],
-    program: Program,
-    code: bytes,
-    setting: Setting,
-    options: Options,
-) -> Artifact:
-    """What goes into the file."""
-    called = [(c, cost) for c, cost in zip(found.plan.kernels, found.plan.costs, strict=True) if c.kind != "alias"]
+def kernel_records(
+    graph: Graph, plan: SelectedPlan, steps: Sequence[Step | Alias], program: Program
+) -> tuple[Mapping[str, Any], ...]:
+    """What the file tells of each kernel call."""
+    called = [(c, cost) for c, cost in zip(plan.kernels, plan.costs, strict=True) if c.kind != "alias"]
     made = [s for s in steps if isinstance(s, Step)]
-    kernels = tuple(
+    return tuple(
         {
             "name": name,
             "family": step.kernel.label,
@@ -271,26 +335,21 @@ def make_artifact(
         }
         for (c, cost), name, step in zip(called, program.kernels, made, strict=True)
     )
-    plan = Plan(
-        target=setting.target,
-        inputs=tuple(graph.types[v].shape for v in graph.input_values),
-        outputs=tuple(graph.types[v].shape for v in graph.output_values),
-        code=code,
-        weights=Weights(program.weight_bytes, program.weights),
-        source=program.source,
-        threads=setting.threads,
-        arena_bytes=program.arena_bytes,
-        worker_scratch_bytes=program.worker_scratch_bytes,
-        kernels=kernels,
-        certificate=_plain({**asdict(found.certificate), "numerics": options.numerics}),
-    )
-    architecture = architecture_of(setting.target)
+
+
+def make_artifact(network: Network, plans: Sequence[Plan], toolchain: Toolchain) -> Artifact:
+    """What goes into the file. Names and dtypes are the same for all plans, so one `network` tells them."""
+    graph = network.graph
+    targets = {architecture_of(plan.target): plan.target for plan in plans}
     return Artifact(
         inputs=tuple(Tensor(name, graph.types[v].dtype.value) for name, v in graph.inputs),
         outputs=tuple(Tensor(name, graph.types[v].dtype.value) for name, v in graph.outputs),
-        plans=(plan,),
-        runtimes={architecture: setting.runtime.read_bytes()},
-        model={"name": operators.name},
+        plans=tuple(plans),
+        runtimes={
+            architecture: runtime_library(toolchain, target, korch_cache_dir()).read_bytes()
+            for architecture, target in targets.items()
+        },
+        model={"name": network.operators.name},
     )
 
 
@@ -303,7 +362,7 @@ def _operators(graph: Graph, definitions: Sequence[int]) -> list[str]:
 def check_whole(graph: Graph, path: Path) -> None:
     """Runs the finished file once and compares it with the graph's NumPy meaning; KorchError when it differs."""
     loaded = Model(path)
-    inputs = random_inputs(loaded.inputs)
+    inputs = random_inputs({name: graph.types[v] for name, v in graph.inputs})
     got, expected = loaded.run(inputs), evaluate(graph, inputs)
     wrong = mismatch(got, expected)
     if wrong:  # a model that amplifies rounding is judged by how far NumPy's own float32 is from float64
@@ -322,13 +381,26 @@ def verify_model(
     inputs: Sequence[str] = (),
     seed: int = 0,
     progress: Progress = no_progress,
-) -> Verification:
-    """Runs the optimized model and the reference evaluator on the same inputs (`korch.inputs.read_inputs`)."""
+) -> dict[str, Verification]:
+    """Runs each plan of the optimized model and the reference evaluator on the same inputs
+    (`korch.inputs.read_inputs`); where files are given, only the plan that takes them. By the plan's input shapes."""
     loaded = optimize_model(model, options, progress) if optimized is None else Model(optimized)
-    values = read_inputs(inputs, loaded.inputs, seed)
-    got = loaded.run(values)
-    progress("run the reference evaluator", 0, 0)
-    return compare(got, reference_outputs(model, values))
+    found: dict[str, Verification] = {}
+    for types in loaded.signatures:
+        values = read_inputs(inputs, types, seed)
+        if len(loaded.signatures) > 1 and any(values[n].shape != t.shape for n, t in types.items()):
+            continue
+        got = loaded.run(values)
+        progress("run the reference evaluator", 0, 0)
+        found[shapes_text(types)] = compare(got, reference_outputs(model, values))
+    if not found:
+        loaded.run(read_inputs(inputs, loaded.inputs, seed))  # says which shapes there are
+    return found
+
+
+def shapes_text(types: Mapping[str, TensorType]) -> str:
+    """`x 1x3x224x224, mask 1x16`, as reports name a plan."""
+    return ", ".join(f"{n} {'x'.join(map(str, t.shape)) or 'scalar'}" for n, t in types.items()) or "no inputs"
 
 
 def _plain(value: Any) -> Any:

@@ -130,13 +130,12 @@ class _Content:
 def _contents(artifact: Artifact) -> list[_Content]:
     """The distinct sections in the order of the file."""
     found: dict[str, _Content] = {}
+    shared = {id(plan.weights): plan.weights for plan in artifact.plans}  # plans may hold the same object: hash it once
+    hashes = {key: _sha256(weights) for key, weights in shared.items()}
 
     def add(name: str, weights: Weights) -> None:
-        digest = hashlib.sha256()
-        for piece in _pieces(weights):
-            digest.update(piece)
-        content = _Content(weights.size, digest.hexdigest(), weights, [])
-        found.setdefault(content.sha256, content).names.append(name)
+        sha256 = hashes.get(id(weights)) or _sha256(weights)
+        found.setdefault(sha256, _Content(weights.size, sha256, weights, [])).names.append(name)
 
     for architecture in sorted({_machine(plan) for plan in artifact.plans}):
         add(f"runtime:{architecture}", _whole(artifact.runtimes[architecture]))
@@ -145,6 +144,13 @@ def _contents(artifact: Artifact) -> list[_Content]:
         add(f"source:{index}", _whole(plan.source.encode()))
         add(f"weights:{index}", plan.weights)
     return list(found.values())
+
+
+def _sha256(weights: Weights) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(weights):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _whole(data: bytes) -> Weights:

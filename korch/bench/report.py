@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from korch.artifact.load import LoadedPlan, load
 from korch.bench.bench import Comparison, check_engines, compare_engines
 from korch.bench.engines import SUFFIXES
 from korch.errors import InvalidInput, InvalidModel
+from korch.ir.types import TensorType
 from korch.pipeline import Options, Progress, optimize_to_file, resolve_threads
+from korch.verify import random_inputs
 
 
 def bench_model(
@@ -24,9 +27,6 @@ def bench_model(
     (peer -> its median over Korch's), `max_rel_error` (the largest relative L2 difference of Korch's outputs from a
     peer's, over outputs and peers; None without peers).
     """
-    from korch.artifact.load import load
-    from korch.verify import random_inputs
-
     check_engines(peers)
     files = {name: _file_for(model, name) for name in peers if name != "korch"}
     threads = resolve_threads(options.threads)
@@ -34,7 +34,7 @@ def bench_model(
         if optimized is None:
             optimized = Path(folder) / "model.korch"
             optimize_to_file(model, optimized, options, progress)
-        inputs = random_inputs(load(optimized).inputs)
+        inputs = random_inputs(_signature(load(optimized).plans, options.shapes[0]))
         comparison = compare_engines({"korch": optimized, **files}, inputs, threads, progress=progress)
     return {
         "model": model.name,
@@ -44,6 +44,15 @@ def bench_model(
         "speedup": {name: comparison.speedup(name) for name in files},
         "max_rel_error": largest_difference(comparison),
     }
+
+
+def _signature(plans: Sequence[LoadedPlan], shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, TensorType]:
+    """The inputs of the first plan that has these shapes."""
+    for plan in plans:
+        if all(name in plan.inputs and plan.inputs[name].shape == shape for name, shape in shapes.items()):
+            return plan.inputs
+    held = " or ".join(", ".join(f"{n} {t}" for n, t in plan.inputs.items()) for plan in plans)
+    raise InvalidInput(f"the optimized model has no plan for the shapes of --shape; it takes {held}")
 
 
 def _file_for(model: Path, engine: str) -> Path:

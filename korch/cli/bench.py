@@ -12,7 +12,7 @@ from korch.cli.common import (
     ShapeOption,
     ThreadsOption,
     errors_in_one_line,
-    parse_shapes,
+    one_shape_set,
     print_json,
     progress_bar,
     say,
@@ -37,7 +37,7 @@ def bench(
     from korch.pipeline import Options
 
     with errors_in_one_line(json=json):
-        options = Options(shapes=parse_shapes(shape), threads=threads, budget=budget)
+        options = Options(shapes=(one_shape_set(shape),), threads=threads, budget=budget)
         peers = [name.strip() for name in against.split(",") if name.strip()]
         with progress_bar() as progress:
             report = bench_model(model, optimized, peers, options, progress)

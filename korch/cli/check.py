@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from korch.cli.common import JsonOption, ShapeOption, errors_in_one_line, parse_shapes, print_json, say
+from korch.cli.common import JsonOption, ShapeOption, errors_in_one_line, one_shape_set, print_json, say
 
 
 def check(
@@ -22,7 +22,7 @@ def check(
     from korch.check import check_model
 
     with errors_in_one_line(json=json):
-        report = check_model(model, parse_shapes(shape))
+        report = check_model(model, one_shape_set(shape))
         if json:
             print_json(report.json())
         else:

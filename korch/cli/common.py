@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from json import dumps
 from typing import Annotated, Any
 
@@ -25,7 +27,11 @@ ThreadsOption = Annotated[
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="NAME=1x3x224x224", help="The shape of an input; may be given again."),
+    typer.Option(
+        "--shape",
+        metavar="NAME=1x3x224x224",
+        help="The shape of an input. Given again for the same input, or as 1..8x3x224x224: one plan for each.",
+    ),
 ]
 
 
@@ -82,20 +88,57 @@ def say_on_stderr(text: str) -> None:
     console.print(text, markup=False)
 
 
-def parse_shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """`["x=1x3x224x224"]` as `{"x": (1, 3, 224, 224)}`; `x=` is a scalar."""
-    found: dict[str, tuple[int, ...]] = {}
+MOST_PLANS = 64
+
+
+def parse_shapes(options: list[str] | None) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """The sets of shapes that `--shape` options stand for; one empty set when there are none.
+
+    `x=1x3x224x224` gives an input its shape, `x=` makes it a scalar. A name given again begins the next set, and
+    `x=1..8x3x224x224` stands for one set for each size; equal ranges in one set go together.
+    """
+    sets: list[dict[str, str]] = [{}]
     for option in options or []:
         name, equals, text = option.rpartition("=")
-        try:
-            shape = tuple(int(d) for d in text.split("x")) if text else ()
-        except ValueError:
-            shape = (-1,)
-        if not equals or not name or any(d < 0 for d in shape):
-            raise InvalidInput(f"cannot read --shape {option}; write for example --shape x=1x3x224x224")
-        if name in found and found[name] != shape:
-            raise InvalidInput(f"--shape gives {name} two shapes; one artifact holds one shape for now")
-        found[name] = shape
+        if not equals or not name or not re.fullmatch(r"(\d+(\.\.\d+)?(x\d+(\.\.\d+)?)*)?", text):
+            raise InvalidInput(
+                f"cannot read --shape {option}; write for example --shape x=1x3x224x224, or --shape x=1..8x3x224x224"
+            )
+        if name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = text
+    found = [shapes for texts in sets for shapes in _expanded(texts)]
+    if len(found) > MOST_PLANS:
+        raise InvalidInput(f"--shape asks for {len(found)} plans; one file holds {MOST_PLANS} at most, give fewer")
+    return tuple(found)
+
+
+def one_shape_set(options: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """As `parse_shapes`, where only one set makes sense."""
+    shapes, *more = parse_shapes(options)
+    if more:
+        raise InvalidInput(f"--shape gives {1 + len(more)} sets of shapes; this command takes one shape for each input")
+    return shapes
+
+
+def _expanded(texts: Mapping[str, str]) -> list[dict[str, tuple[int, ...]]]:
+    """A set for each choice of a size from each range."""
+    ranges = list(dict.fromkeys(r for text in texts.values() for r in re.findall(r"\d+\.\.\d+", text)))
+    sizes: list[range] = []
+    for text in ranges:
+        low, high = map(int, text.split(".."))
+        if high < low:
+            raise InvalidInput(f"the range {text} in --shape is empty; write the smaller size first")
+        sizes.append(range(low, min(high, low + MOST_PLANS) + 1))
+    found: list[dict[str, tuple[int, ...]]] = []
+    for chosen in product(*sizes):
+        size_of = dict(zip(ranges, chosen, strict=True))
+        found.append(
+            {
+                name: tuple(size_of[d] if d in size_of else int(d) for d in text.split("x")) if text else ()
+                for name, text in texts.items()
+            }
+        )
     return found
 
 

@@ -59,16 +59,16 @@ def demo(
         if size % 32:
             raise InvalidInput(f"--size {size} is no multiple of 32; the network halves the image five times")
         model = demo_model()
-        options = Options(shapes={"x": (1, 3, size, size)}, budget=budget)
+        options = Options(shapes=({"x": (1, 3, size, size)},), budget=budget)
         tell = say_on_stderr if json else say
         tell(f"PP-OCRv4 text detection, {size}x{size}: optimizing, for some {budget:.0f} s when nothing is cached")
         with progress_bar() as progress:
-            summary = optimize_to_file(model, output, options, progress)
+            (summary,) = optimize_to_file(model, output, options, progress)
             tell(summary_text(summary))
             with tempfile.TemporaryDirectory(prefix="korch-") as folder:
                 page = Path(folder) / "page.npy"
                 np.save(page, page_image(size))
-                verification = verify_model(model, output, options, [f"x={page}"], 0, progress)
+                (verification,) = verify_model(model, output, options, [f"x={page}"], 0, progress).values()
             for name, e in verification.outputs.items():
                 verdict = "ok" if e.reason is None else f"FAILED: {e.reason}"
                 tell(f"verified {name}: relative L2 error {e.rel_l2_error:.2g}: {verdict}")

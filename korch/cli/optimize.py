@@ -41,22 +41,19 @@ def optimize(
     with errors_in_one_line(json=json):
         options = Options(
             shapes=parse_shapes(shape),
-            target=(target or ["host"])[0],
+            targets=tuple(target or ["host"]),
             threads=threads,
             numerics=numerics,
             budget=budget,
         )
-        if len(target or ()) > 1:
-            from korch.errors import UnsupportedModel
-
-            raise UnsupportedModel("several --target in one file are not supported yet; run once for each")
         path = output or model.with_suffix(".korch")
         with progress_bar() as progress:
-            summary = optimize_to_file(model, path, options, progress)
-        for line in summary.dropped:
+            summaries = optimize_to_file(model, path, options, progress)
+        for line in dict.fromkeys(line for s in summaries for line in s.dropped):
             console.print(f"dropped: {line}", markup=False)
         if json:
-            print_json(summary.json())
+            plans = [s.json() for s in summaries]
+            print_json(plans[0] if len(plans) == 1 else {"plans": plans})
         else:
-            say(summary_text(summary))
+            say("\n".join(summary_text(s, titled=len(summaries) > 1) for s in summaries))
             say(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MiB)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from korch.cli.common import (
     progress_bar,
     say,
 )
+
+if TYPE_CHECKING:
+    from korch.verify import Verification
 
 
 def verify(
@@ -40,16 +43,24 @@ def verify(
     with errors_in_one_line(json=json):
         with progress_bar() as progress:
             options = Options(shapes=parse_shapes(shape), threads=threads, budget=budget)
-            report = verify_model(model, optimized, options, input or [], seed, progress)
+            reports = verify_model(model, optimized, options, input or [], seed, progress)
+        ok = all(report.ok for report in reports.values())
         if json:
-            outputs = {
-                name: {"max_abs_error": e.max_abs_error, "rel_l2_error": e.rel_l2_error}
-                for name, e in report.outputs.items()
-            }
-            print_json({"ok": report.ok, "outputs": outputs})
-        else:
+            plans = {shapes: outputs_json(report) for shapes, report in reports.items()}
+            print_json({"ok": ok, "outputs": next(iter(plans.values())), "plans": plans})
+        for shapes, report in reports.items() if not json else ():
+            if len(reports) > 1:
+                say(f"{shapes}:")
             for name, e in report.outputs.items():
                 verdict = "ok" if e.reason is None else f"FAILED: {e.reason}"
                 say(f"{name}: largest error {e.max_abs_error:.3g}, relative L2 {e.rel_l2_error:.3g}: {verdict}")
-        if not report.ok:
+        if not ok:
             raise typer.Exit(1)
+
+
+def outputs_json(report: Verification) -> dict[str, dict[str, object]]:
+    """The errors of one plan's outputs."""
+    return {
+        name: {"max_abs_error": e.max_abs_error, "rel_l2_error": e.rel_l2_error, "reason": e.reason}
+        for name, e in report.outputs.items()
+    }

@@ -13,6 +13,7 @@ from korch.importers.attributes import element_dtype, graphs_of, opset_versions,
 from korch.importers.binding import free_inputs, unbound_dimensions
 from korch.importers.model import Source, load_model
 from korch.importers.order import function_key
+from korch.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ModelSummary:
 
     - `opsets` maps domains ("" is the standard's) to versions.
     - `inputs` and `outputs` map names to types as text (`float[1,3,height,?]`).
+    - `dtypes` maps inputs to their dtypes, None where Korch has none for it.
     - `unbound` maps each input that has some to its dimensions that are symbols ("?" without a name), or to None
       when not even its rank is known.
     - `operators` counts nodes by type (`Conv`, `com.example.Fancy`), those of bodies included, calls of the model's
@@ -31,6 +33,7 @@ class ModelSummary:
     opsets: Mapping[str, int]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    dtypes: Mapping[str, DType | None]
     unbound: Mapping[str, tuple[str, ...] | None]
     operators: Mapping[str, int]
     parameters: int
@@ -64,6 +67,7 @@ def describe_onnx(source: Source) -> ModelSummary:
         opsets=opset_versions(model),
         inputs={i.name: type_text(i.type) for i in inputs},
         outputs={o.name: type_text(o.type) for o in model.graph.output},
+        dtypes={i.name: element_dtype(i.type.tensor_type.elem_type) for i in inputs},
         unbound={name: dims for name, dims in unbound.items() if dims != ()},
         operators=dict(sorted(operators.items(), key=lambda item: (-item[1], item[0]))),
         parameters=sum(math.prod(t.dims) for t in tensors),

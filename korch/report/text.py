@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from korch.errors import InvalidInput
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from korch.pipeline import Summary
 
 
-def summary_text(summary: Summary) -> str:
-    """The figures of an optimization in four lines."""
+def summary_text(summary: Summary, *, titled: bool = False) -> str:
+    """The figures of one plan in four lines, after one that says what it is for."""
     s = summary
     gap = f"{100 * s.gap:.2f} %"
+    shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in s.inputs.items())
     return "\n".join(
         [
+            *([f"plan for {shapes or 'no inputs'} on {s.target}"] if titled else []),
             f"{s.operators} operators -> {s.primitives} primitives -> {s.candidates} candidates "
             f"({s.distinct} distinct, {s.measured} measured) -> {s.kernels} kernels",
             f"plan {milliseconds(s.objective_us)}, proven at least {milliseconds(s.bound_us)} (gap {gap})",
@@ -27,8 +29,15 @@ def summary_text(summary: Summary) -> str:
 
 
 def milliseconds(us: float | None) -> str:
-    """Microseconds as milliseconds, for people."""
-    return "unknown (a kernel of it could not be made)" if us is None else f"{us / 1e3:.3f} ms"
+    """Microseconds for people, as milliseconds where they are many."""
+    if us is None:
+        return "unknown (a kernel of it could not be made)"
+    return f"{us / 1e3:.3f} ms" if us >= 100 else f"{us:.3f} us"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`1x3x224x224`, as on the command line."""
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def plan_text(manifest: Mapping[str, Any]) -> str:
@@ -42,7 +51,7 @@ def plan_text(manifest: Mapping[str, Any]) -> str:
 def plan_title(manifest: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     """What one plan is for: shapes, target and threads."""
     inputs = zip(manifest["inputs"], plan["inputs"], strict=True)
-    shapes = ", ".join(f"{i['name']} {'x'.join(map(str, shape)) or 'scalar'}" for i, shape in inputs)
+    shapes = ", ".join(f"{i['name']} {shape_text(shape)}" for i, shape in inputs)
     return f"plan for {shapes or 'no inputs'} on {plan['target']}, {plan['threads']} threads"
 
 

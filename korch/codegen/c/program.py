@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,48 +51,68 @@ class Alias:
 
 @dataclass(frozen=True)
 class Program:
-    """Generated code and its constants: `weights` pairs an offset with an array, `kernels` names each step's."""
+    """Generated code; `kernels` names each step's."""
 
     source: str
     arena_bytes: int
     worker_scratch_bytes: int
-    weights: tuple[tuple[int, np.ndarray], ...]
-    weight_bytes: int
     kernels: tuple[str, ...]
 
 
-class Weights:
-    """The constant block: equal forms of equal constants are stored once."""
+class ConstantBlock:
+    """The constants of one or several plans, one after the other: equal bytes are stored once.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    `arrays` pairs offsets, in ascending order, with arrays; `size` is in bytes.
+    """
+
+    def __init__(self) -> None:
         self.arrays: list[tuple[int, np.ndarray]] = []
         self.size = 0
+        self._offsets: dict[bytes, int] = {}
+
+    def place(self, array: np.ndarray) -> int:
+        """The offset of an array's bytes in row-major order."""
+        array = np.ascontiguousarray(array)
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
+        if digest not in self._offsets:
+            self._offsets[digest] = self.size
+            self.arrays.append((self.size, array))
+            self.size += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        return self._offsets[digest]
+
+
+class _Weights:
+    """Where one plan's constants lie in the block: each form of a constant is made once."""
+
+    def __init__(self, graph: Graph, block: ConstantBlock) -> None:
+        self._constants = graph.constants
+        self._block = block
         self._offsets: dict[tuple[tuple[str, ...], str], int] = {}
 
     def raw(self, value: str) -> int:
         """The offset of a constant in row-major order."""
-        return self._place(((value,), "raw"), lambda: np.ascontiguousarray(self.graph.constants[value]))
+        return self._place(((value,), "raw"), lambda: self._constants[value])
 
     def packed(self, step: Step, index: int) -> int:
+        """The offset of a form that a step's kernel asks for."""
         packed = step.kernel.packed[index]
         values = tuple(step.names[w] for w in packed.weights)
-        return self._place(
-            (values, packed.key), lambda: packed.packer(*(self.graph.constants[v] for v in values))
-        )
+        return self._place((values, packed.key), lambda: packed.packer(*(self._constants[v] for v in values)))
 
-    def _place(self, key: tuple[tuple[str, ...], str], make: object) -> int:
+    def _place(self, key: tuple[tuple[str, ...], str], make: Callable[[], np.ndarray]) -> int:
         if key not in self._offsets:
-            array = np.ascontiguousarray(make())  # type: ignore[operator]
-            self._offsets[key] = self.size
-            self.arrays.append((self.size, array))
-            self.size += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+            self._offsets[key] = self._block.place(make())
         return self._offsets[key]
 
 
-def generate_program(graph: Graph, steps: Sequence[Step | Alias], target: Target) -> Program:
-    """The C file of a plan whose steps are in a legal order, with memory planned by lifetime."""
-    weights = Weights(graph)
+def generate_program(
+    graph: Graph, steps: Sequence[Step | Alias], target: Target, block: ConstantBlock
+) -> Program:
+    """The C file of a plan whose steps are in a legal order, with memory planned by lifetime.
+
+    Its constants are added to `block`.
+    """
+    weights = _Weights(graph, block)
     places, copies, arena = _place_resources(graph, steps)
     names: dict[str, str] = {}
     chosen: dict[str, Kernel] = {}
@@ -131,7 +152,7 @@ def generate_program(graph: Graph, steps: Sequence[Step | Alias], target: Target
         ]
     )
     source = library_source(list(chosen.items()), target, entry)
-    return Program(source, arena.size, scratch, tuple(weights.arrays), weights.size, tuple(per_step))
+    return Program(source, arena.size, scratch, tuple(per_step))
 
 
 @dataclass(frozen=True)
