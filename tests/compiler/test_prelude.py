@@ -509,3 +509,28 @@ def test_a_constant_count_of_narrow_lanes_stores_no_more(count: int, target: Tar
         store.argtypes, store.restype = (ctypes.c_void_p, ctypes.c_float), None
         store(memory.ctypes.data, 3.0)
         assert (memory[count * size :] == 0xA5).all() and (memory[: count * size] != 0xA5).any()
+
+
+def test_a_gate_is_as_its_primitives(target: Target, tmp_path):
+    """a / (1 + exp(-x)) with a = 1 and a = x: within 2.5 ulp where exp(-x) is finite, 0 or NaN where it is infinite."""
+    text = "".join(
+        f"{EXPORT} void {name}(const f32 *x, f32 *y, int64_t n) {{ for (int64_t i = 0; i < n; i += W)"
+        f" korch_store_f32(y + i, korch_gate_f32({a}, korch_load_f32(x + i))); }}\n"
+        for name, a in (("sigmoid", "(vf32)1.0f"), ("silu", "korch_load_f32(x + i)"))
+    )
+    library = compile_text(text, target, tmp_path)
+    generator = np.random.default_rng(0)
+    bits = generator.integers(0, 1 << 32, 1 << 15, np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([bits, generator.uniform(-95, 95, 1 << 15).astype(np.float32), adversarial(DType.FLOAT32)])
+    x = np.concatenate([x, np.zeros(-x.size % 16, np.float32)])
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        e = np.exp(-wide)
+        for name, a in (("sigmoid", 1.0), ("silu", wide)):
+            y = np.empty_like(x)
+            getattr(library, name)(*(ctypes.c_void_p(v.ctypes.data) for v in (x, y)), ctypes.c_int64(x.size))
+            vanishing = x < -88.7  # exp(-x) is infinite in float32
+            want = np.where(vanishing, a * 0.0, a / (1 + e))
+            assert (np.isnan(y) == np.isnan(want)).all()
+            assert (np.abs(y[vanishing & np.isfinite(want)]) < 1e-36).all()
+            assert ulp_errors(y[~vanishing], want[~vanishing], DType.FLOAT32).max() < 2.5

@@ -276,6 +276,8 @@ class Writer:
         return self.declare(tag, self._load(table, node.dtype, node.at, axis, lanes))
 
     def _apply(self, node: Apply, args: list[str]) -> str:
+        if node.function:
+            return f"{node.function}({', '.join(args)})"
         types = [TensorType(a.dtype, ()) for a in node.args]
         text = expression(node.definition, args, types, TensorType(node.dtype, ()))
         return text if node.definition.primitive in _EXACT else rounded(text, node.dtype)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from korch.codegen.c.linear.fuse import Epilogue, staged
 from korch.codegen.c.linear.split import SMALL_WORK, TASKS, Balanced, Panels
 from korch.codegen.c.linear.tile import Columns, Walk, accumulate, half_vectors
 from korch.codegen.target import Target
@@ -21,8 +22,11 @@ from korch.codegen.target import Target
 # Of the second-level cache, for a block's share of A and of the output.
 BLOCK_BYTES = 256 << 10
 
-# `finish(rows, columns)`: C statements that store a tile's accumulators. In scope are o0…, i, the tile's first
-# row j and first column c (all int64_t), and the kernel's pointers p.
+# Of the first-level cache, for sums that wait to be finished together.
+STAGE_BYTES = 4 << 10
+
+# C statements for a tile of rows and columns. In scope are o0…, i, the tile's first row j and first column c (all
+# int64_t), and the kernel's pointers p.
 Finish = Callable[[int, Columns], str]
 
 
@@ -53,7 +57,7 @@ class Contraction:
     walk: Walk
     a: str
     b: str
-    finish: Finish
+    finish: Epilogue
     tile_rows: int
     panels: Panels
     blocks: Balanced
@@ -101,7 +105,9 @@ def contraction_source(c: Contraction, target: Target) -> str:
         parts.append(half_vectors(lanes, target.has_fma))
     for columns in dict.fromkeys(columns for _, _, columns in c.panels.runs()):
         parts += [_tile(c, rows, columns, lanes) for rows in c.tiles.sizes()]
-        parts.append(_panel(c, columns))
+        if c.finish.heavy:
+            parts.append(_finish(c, columns, lanes))
+        parts.append(_panel(c, columns, lanes))
     parts.append(_task(c))
     calls: list[str] = []
     for phase in c.phases:
@@ -129,29 +135,61 @@ def decode(extents: tuple[int, ...]) -> list[str]:
 
 
 def _tile(c: Contraction, rows: int, columns: Columns, lanes: int) -> str:
+    """One tile; where the epilogue is heavy, its sums go to the panel's stage."""
     position = "".join(f", int64_t {o}" for o in c.indices)
+    stage = ", float *stage" if c.finish.heavy else ""
+    if c.finish.heavy:
+        end = staged(rows, columns, lanes, "stage", columns.vectors * lanes)
+    else:
+        end = [c.finish(rows, columns)]
     return "\n".join(
         [
             f"static __attribute__((noinline)) void KERNEL_tile_{rows}_{columns.name}(char *const *p, "
-            f"const float *a, const float *b{position}, int64_t i, int64_t j, int64_t c) {{",
+            f"const float *a, const float *b{stage}{position}, int64_t i, int64_t j, int64_t c) {{",
             c.approach(rows, columns) if c.approach else "",
             accumulate(rows, columns, c.walk, lanes),
-            c.finish(rows, columns),
+            *end,
             "}",
         ]
     )
 
 
-def _panel(c: Contraction, columns: Columns) -> str:
+def _finish(c: Contraction, columns: Columns, lanes: int) -> str:
+    """Turns rows of a panel's sums into outputs."""
+    position = "".join(f", int64_t {o}" for o in c.indices)
+    return "\n".join(
+        [
+            f"static __attribute__((noinline)) void KERNEL_finish_{columns.name}(char *const *p, "
+            f"const float *stage, int64_t rows{position}, int64_t i, int64_t j, int64_t c) {{",
+            c.finish.rows(columns, "rows", "stage", str(columns.vectors * lanes)),
+            "}",
+        ]
+    )
+
+
+def _panel(c: Contraction, columns: Columns, lanes: int) -> str:
     """All rows of a block for one panel."""
-    tiles = c.tiles
+    tiles, heavy = c.tiles, c.finish.heavy
     position = "".join(f", int64_t {o}" for o in c.indices)
     arguments = "".join(f", {o}" for o in c.indices)
-    call = f"_{columns.name}(p, a + (j - base) * {c.walk.row_step}, b{arguments}, i, j, c);"
+    width = columns.vectors * lanes
+    capacity = max(tiles.largest, STAGE_BYTES // (4 * width))
+    stage = f", stage + held * {width}" if heavy else ""
+    call = f"_{columns.name}(p, a + (j - base) * {c.walk.row_step}, b{stage}{arguments}, i, j, c);"
     if tiles.big:
         body = [f"if (t < {tiles.big}) KERNEL_tile_{tiles.size + 1}{call}", f"else KERNEL_tile_{tiles.size}{call}"]
     else:
         body = [f"KERNEL_tile_{tiles.size}{call}"]
+    end = str(tiles.count) if c.by_row else "last"
+    if heavy:
+        body += [
+            f"held += t < {tiles.big} ? {tiles.size + 1} : {tiles.size};",
+            f"if (held > {capacity - tiles.largest} || t + 1 == {end}) {{",
+            f"const int64_t from = {tiles.start('t + 1')} - held;",
+            f"KERNEL_finish_{columns.name}(p, stage, held{arguments}, i, from, c);",
+            "held = 0;",
+            "}",
+        ]
     # A filled scratch holds a block of j from its first row on.
     base = tiles.start("first") if c.fill and not c.by_row else "0"
     return "\n".join(
@@ -160,11 +198,10 @@ def _panel(c: Contraction, columns: Columns) -> str:
             "int64_t first, int64_t last, int64_t c) {",
             "const int64_t lo = first;",
             f"const int64_t base = {base};",
+            *([f"float stage[{capacity * width}] __attribute__((aligned(64)));", "int64_t held = 0;"] if heavy else []),
             "for (int64_t i = first; i < last; ++i) {" if c.by_row else "{ const int64_t i = 0;",
             f"const float *a = {c.a};",
-            f"for (int64_t t = 0; t < {tiles.count}; ++t) {{"
-            if c.by_row
-            else "for (int64_t t = first; t < last; ++t) {",
+            f"for (int64_t t = {'0' if c.by_row else 'first'}; t < {end}; ++t) {{",
             f"const int64_t j = {tiles.start('t')};",
             *body,
             "} } }",

@@ -125,8 +125,8 @@ def convolution_source(
     def result(j: Index, c: Index) -> Indices:
         return g.result_index(problem, j, c)
 
-    before = approach(problem, arguments, result, g.length, g.outputs)
     after = epilogue(problem, arguments, result, g.length, g.outputs)
+    before = approach(after)
     b = f"(const float *){packed} + o1 * {panels.floats(g.depth)}"
     contraction = Contraction(
         outer, g.rows, g.length, walk, a, b, after, rows, panels, blocks, chunks, fill, phases, before

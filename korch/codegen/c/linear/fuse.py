@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from korch.codegen.c.emit import (
@@ -17,7 +17,6 @@ from korch.codegen.c.emit import (
     storage_tag,
 )
 from korch.codegen.c.index import Index, variable
-from korch.codegen.c.linear.contraction import Finish
 from korch.codegen.c.linear.problem import Arguments, Problem
 from korch.codegen.c.linear.tile import Columns, accumulator
 from korch.codegen.c.nest_reads import Indices
@@ -28,90 +27,130 @@ from korch.ir.types import DType
 # Vector operations of one tile's epilogue up to which it is written out for every accumulator; beyond, the
 # accumulators go through memory and a loop over rows, which keeps the code small.
 UNROLLED = 120
+# Vector operations for each vector of the result from which on many rows are finished in one go.
+HEAVY = 10
 _HEAVY = ("exp", "log", "log1p", "expm1", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of a linear primitive's result: a `Finish` of tiles, and of rows of sums in memory.
+
+    `place(j, c)` is the element of the result in row j (of `length`) and column c (of `n`). Where `heavy`, many sums
+    should be finished in one go: one vector's operations depend on each other, so it takes several at once to keep
+    the processor busy.
+    """
+
+    problem: Problem
+    place: Callable[[Index, Index], Indices]
+    length: int
+    n: int
+    sources: Mapping[str, Memory]
+    outputs: Mapping[str, Memory]
+    weight: int
+
+    @property
+    def heavy(self) -> bool:
+        return self.weight > HEAVY
+
+    def __call__(self, rows: int, columns: Columns) -> str:
+        """Finishes a tile from its accumulators."""
+        if rows * columns.vectors * self.weight <= UNROLLED:
+            return self._unrolled(rows, columns)
+        width = columns.vectors * self.problem.target.lanes()
+        lines = [f"float stage[{rows * width}] __attribute__((aligned(64)));"]
+        lines += staged(rows, columns, self.problem.target.lanes(), "stage", width)
+        return "\n".join([*lines, self.rows(columns, str(rows), "stage", str(width))])
+
+    def rows(self, columns: Columns, count: str, stage: str, step: str) -> str:
+        """Finishes `count` rows of sums that lie at the C pointer `stage`, `step` floats apart, from row j on."""
+        lanes = self.problem.target.lanes()
+        out, cs = self._start(columns)
+        out.open(f"for (int64_t r = 0; r < {count}; ++r)", ("j0", "tile"))
+        out.add("const int64_t j0 = j + r;")
+        for v in range(columns.vectors):
+            out.add(f"const vf32 u{v} = korch_load_f32({stage} + r * {step} + {v * lanes});")
+        self._row(out, variable("j0", 0, self.length - 1), columns, lambda v: f"u{v}", cs)
+        out.close()
+        return f"{out.tables}\n{out.text}"
+
+    def _unrolled(self, rows: int, columns: Columns) -> str:
+        out, cs = self._start(columns)
+        narrow = columns.vectors - 1 if columns.half else -1
+        for r in range(rows):
+            out.add(f"const int64_t j{r} = j + {r};")
+            if columns.half:
+                out.add(f"vf32 u{r} = KERNEL_widen({accumulator(r, narrow)});")
+
+            def held(v: int, r: int = r) -> str:
+                return f"u{r}" if v == narrow else accumulator(r, v)
+
+            self._row(out, variable(f"j{r}", 0, self.length - 1), columns, held, cs)
+        return f"{out.tables}\n{out.text}"
+
+    def _start(self, columns: Columns) -> tuple[Writer, list[Index]]:
+        out = Writer(self.problem.target)
+        for v in range(columns.vectors):
+            out.add(f"const int64_t c{v} = c + {v * self.problem.target.lanes()};")
+        return out, [variable(f"c{v}", 0, self.n - 1) for v in range(columns.vectors)]
+
+    def _row(self, out: Writer, j: Index, columns: Columns, held: Callable[[int], str], cs: list[Index]) -> None:
+        graph, lanes = self.problem.fragment.graph, self.problem.target.lanes()
+        dtype = graph.types[self.problem.result].dtype
+        at = {self.place(j, c): held(v) for v, c in enumerate(cs)}
+        if dtype is not DType.FLOAT32:
+            at = {element: out.declare("f32", rounded(text, dtype)) for element, text in at.items()}
+        registers = Registers(at, frozenset(("tile",)))
+        values = Values(graph, {**self.sources, self.problem.result: registers})
+        for v, element in enumerate(at):
+            last = v == columns.vectors - 1 and columns.tail < lanes
+            reached = forward_indices(graph, self.problem.result, element)
+            for name, memory in self.outputs.items():
+                if name not in reached:
+                    raise NestError(f"the output {name} is not an element for each of {self.problem.result}")
+                node = values.at(name, reached[name])
+                out.store(node, memory, reached[name], f"c{v}", columns.tail if last else None)
+
+
+def staged(rows: int, columns: Columns, lanes: int, stage: str, step: int) -> list[str]:
+    """C statements that store a tile's accumulators to `stage`, rows `step` floats apart."""
+    narrow = columns.vectors - 1 if columns.half else -1
+    lines: list[str] = []
+    for r in range(rows):
+        for v in range(columns.vectors):
+            t = f"KERNEL_widen({accumulator(r, v)})" if v == narrow else accumulator(r, v)
+            lines.append(f"korch_store_f32({stage} + {r * step + v * lanes}, {t});")
+    return lines
 
 
 def epilogue(
     problem: Problem, arguments: Arguments, place: Callable[[Index, Index], Indices], length: int, n: int
-) -> Finish:
-    """Statements that turn a tile's accumulators into the fragment's outputs.
-
-    `place(j, c)` is the element of the linear primitive's result in row j (of `length`) and column c (of `n`).
-    """
-    graph, lanes = problem.fragment.graph, problem.target.lanes()
-    dtype = graph.types[problem.result].dtype
+) -> Epilogue:
+    """What turns sums into the fragment's outputs; see `Epilogue`."""
+    graph = problem.fragment.graph
     sources = arguments.sources(problem, graph.output_values)
     outputs = {v: arguments.memory(problem, v, "output") for v in graph.output_values}
     element = place(variable("j", 0, length - 1), variable("c", 0, n - 1))
     reached = forward_indices(graph, problem.result, element)
     contiguous = all(v in reached and m.offset(reached[v]).stride("c") in (0, 1) for v, m in outputs.items())
-    heaviness = weight(problem, contiguous)
-
-    def row(out: Writer, j: Index, columns: Columns, held: Callable[[int], str], cs: list[Index]) -> None:
-        at = {place(j, c): held(v) for v, c in enumerate(cs)}
-        if dtype is not DType.FLOAT32:
-            at = {element: out.declare("f32", rounded(text, dtype)) for element, text in at.items()}
-        registers = Registers(at, frozenset(("tile",)))
-        values = Values(graph, {**sources, problem.result: registers})
-        for v, element in enumerate(at):
-            last = v == columns.vectors - 1 and columns.tail < lanes
-            reached = forward_indices(graph, problem.result, element)
-            for name, memory in outputs.items():
-                if name not in reached:
-                    raise NestError(f"the output {name} is not an element for each of {problem.result}")
-                node = values.at(name, reached[name])
-                out.store(node, memory, reached[name], f"c{v}", columns.tail if last else None)
-
-    def finish(rows: int, columns: Columns) -> str:
-        out = Writer(problem.target)
-        cs = [variable(f"c{v}", 0, n - 1) for v in range(columns.vectors)]
-        for v in range(columns.vectors):
-            out.add(f"const int64_t c{v} = c + {v * lanes};")
-        narrow = columns.vectors - 1 if columns.half else -1
-        if rows * columns.vectors * heaviness <= UNROLLED:
-            for r in range(rows):
-                out.add(f"const int64_t j{r} = j + {r};")
-                if columns.half:
-                    out.add(f"vf32 u{r} = KERNEL_widen({accumulator(r, narrow)});")
-
-                def held(v: int, r: int = r) -> str:
-                    return f"u{r}" if v == narrow else accumulator(r, v)
-
-                row(out, variable(f"j{r}", 0, length - 1), columns, held, cs)
-            return f"{out.tables}\n{out.text}"
-        width = columns.vectors * lanes
-        out.add(f"float stage[{rows * width}] __attribute__((aligned(64)));")
-        for r in range(rows):
-            for v in range(columns.vectors):
-                t = f"KERNEL_widen({accumulator(r, v)})" if v == narrow else accumulator(r, v)
-                out.add(f"korch_store_f32(stage + {r * width + v * lanes}, {t});")
-        out.open(f"for (int64_t r = 0; r < {rows}; ++r)", ("j0", "tile"))
-        out.add("const int64_t j0 = j + r;")
-        for v in range(columns.vectors):
-            out.add(f"const vf32 u{v} = korch_load_f32(stage + r * {width} + {v * lanes});")
-        row(out, variable("j0", 0, length - 1), columns, lambda v: f"u{v}", cs)
-        out.close()
-        return f"{out.tables}\n{out.text}"
-
-    return finish
+    return Epilogue(problem, place, length, n, sources, outputs, weight(problem, contiguous))
 
 
-def approach(
-    problem: Problem, arguments: Arguments, place: Callable[[Index, Index], Indices], length: int, n: int
-) -> Finish:
+def approach(epilogue: Epilogue) -> Callable[[int, Columns], str]:
     """Statements that ask for the memory which the epilogue of a tile will read and write.
 
     Before the tile's products are summed: it then arrives meanwhile. Only what lies contiguous along the columns,
     at steps along the rows.
     """
+    problem = epilogue.problem
     graph, lanes = problem.fragment.graph, problem.target.lanes()
-    element = place(variable("j", 0, length - 1), variable("c", 0, n - 1))
+    element = epilogue.place(variable("j", 0, epilogue.length - 1), variable("c", 0, epilogue.n - 1))
     held: dict[str, Source] = {problem.result: Registers({element: ""})}
-    values = Values(graph, {**arguments.sources(problem, graph.output_values), **held})
+    values = Values(graph, {**epilogue.sources, **held})
     out = Writer(problem.target)
     starts: dict[str, tuple[int, int]] = {}
     for name, index in forward_indices(graph, problem.result, element).items():
-        memory = arguments.memory(problem, name, "output")
+        memory = epilogue.outputs[name]
         reads = [m for m in reads_of(values.at(name, index)) if "j" in m.offset.variables and not m.guards]
         places = [(memory, memory.offset(index), graph.types[name].dtype, 1)]
         for found, offset, dtype, write in [*places, *((m.memory, m.offset, m.dtype, 0) for m in reads)]:

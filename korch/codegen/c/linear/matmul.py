@@ -130,8 +130,8 @@ def _kernel(
     def result(j: Index, c: Index) -> Indices:
         return (*f.rows(j), c)
 
-    before = approach(problem, arguments, result, f.m, f.n)
     after = epilogue(problem, arguments, result, f.m, f.n)
+    before = approach(after)
     contraction = Contraction(f.batch, 1, f.m, walk, a, b, after, rows, panels, blocks, chunks, fill, phases, before)
     source = contraction_source(contraction, target)
     parameters = (("mr", rows), ("nv", vectors))

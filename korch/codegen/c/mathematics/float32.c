@@ -31,6 +31,18 @@ FN vf32 korch_exp_f32(vf32 x) {
 #endif
 }
 
+/* a / (1 + e^-x): sigmoid with a = 1, silu with a = x. Computed as (a / 2) / (1/2 + e^-x / 2), so that one factor
+   2^(n-1) is finite as far as e^-x is; beyond, it is infinite. */
+FN vf32 korch_gate_f32(vf32 a, vf32 x) {
+  x = korch_clamp_f32(x, -89.5f, 87.0f);
+  const f32 shift = 0x1.8p23f + 126;   /* leaves n + 126, the exponent field of 2^(n-1), in the low bits */
+  vf32 t = korch_fma_f32(x, (vf32)-0x1.715476p+0f, (vf32)shift), n = t - shift;
+  vf32 r = korch_reduce_f32(-x, n);
+  vf32 p = korch_fma_f32(korch_exp_tail_f32(r), r, (vf32)1.0f);
+  p = korch_fma_f32(p, r, (vf32)1.0f);
+  return a * 0.5f / korch_fma_f32(p, (vf32)((vi32)t << 23), (vf32)0.5f);
+}
+
 /* e^x - 1 for -20 <= x <= 89, and NaN. */
 FN vf32 korch_expm1_core_f32(vf32 x) {
   vf32 n = korch_fma_f32(x, (vf32)0x1.715476p+0f, (vf32)0x1.8p23f) - 0x1.8p23f;
