@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from korch.bench.engines import ENGINES, missing_package
+from korch.bench.engines import ENGINES, engine_of, missing_package
 from korch.errors import InvalidInput, KorchError
 
 SECONDS_PER_BURST = 0.4
@@ -55,9 +55,9 @@ class Comparison:
         return self.timings[over].median_ms / self.timings[of].median_ms
 
 
-def check_engines(names: Iterable[str]) -> None:
-    """InvalidInput names an engine that is unknown or not installed."""
-    for name in names:
+def check_engines(labels: Iterable[str]) -> None:
+    """InvalidInput names an engine that is unknown or not installed. A label is `ENGINE` or `ENGINE:ANYTHING`."""
+    for name in map(engine_of, labels):
         if name not in ENGINES:
             raise InvalidInput(f"unknown engine {name!r}; the engines are: {', '.join(ENGINES)}")
         if package := missing_package(name):
@@ -72,10 +72,12 @@ def compare_engines(
     rounds: int = ROUNDS,
     progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
 ) -> Comparison:
-    """Times each engine in `files` (engine name -> its model file), one process each, in alternating bursts.
+    """Times each engine in `files` (label -> its model file), one process each, in alternating bursts.
 
-    Idle engines are stopped (SIGSTOP), so that spinning threads of one never slow another. The first inference of
-    a burst is not counted. InvalidInput names an engine that is unknown or not installed.
+    A label is the name of an engine, or `ENGINE:ANYTHING` so that one engine can be timed with several files, such as
+    `korch:full` and `korch:greedy`; timings and outputs are by label. Idle engines are stopped (SIGSTOP), so that
+    spinning threads of one never slow another. The first inference of a burst is not counted. InvalidInput names an
+    engine that is unknown or not installed.
     """
     check_engines(files)
     with tempfile.TemporaryDirectory(prefix="korch-bench-") as folder:
@@ -90,9 +92,9 @@ def compare_engines(
             times = _alternate(engines, rounds, progress)
             outputs: dict[str, tuple[np.ndarray, ...]] = {}
             peaks: dict[str, int] = {}
-            for name, engine in engines.items():
+            for k, (name, engine) in enumerate(engines.items()):
                 with engine:
-                    file = Path(folder) / f"{name}.npz"
+                    file = Path(folder) / f"{k}.npz"
                     engine.ask(f"save {file}")
                     peaks[name] = engine.ask("memory")
                 with np.load(file) as data:
@@ -124,13 +126,13 @@ def _alternate(
 class _Engine:
     """One engine's process. As a context it is awake, outside it is stopped."""
 
-    def __init__(self, name: str, model: Path, inputs: Path, threads: int) -> None:
-        self.name = name
+    def __init__(self, label: str, model: Path, inputs: Path, threads: int) -> None:
+        self.label = label
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
         environment.update(OMP_NUM_THREADS=str(threads))
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `kill`)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "korch.bench.process", name, str(model), str(inputs), str(threads)],
+            [sys.executable, "-m", "korch.bench.process", engine_of(label), str(model), str(inputs), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -161,7 +163,7 @@ class _Engine:
         if not line:
             self.errors.seek(0)
             said = self.errors.read().decode(errors="replace").strip().splitlines()
-            raise KorchError(f"the engine {self.name} failed: {said[-1] if said else 'no message'}")
+            raise KorchError(f"the engine {self.label} failed: {said[-1] if said else 'no message'}")
         return json.loads(line)
 
     def kill(self) -> None:

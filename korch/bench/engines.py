@@ -105,6 +105,11 @@ PACKAGES = {
 SUFFIXES = {name: ".pt2" if name.startswith("torch") else ".onnx" for name in ENGINES} | {"korch": ".korch"}
 
 
+def engine_of(label: str) -> str:
+    """The engine of a label: `korch` of `korch` and of `korch:greedy`."""
+    return label.partition(":")[0]
+
+
 def missing_package(engine: str) -> str | None:
     """The package that an engine lacks here, or None when it can run."""
     package = PACKAGES.get(engine)
