@@ -26,7 +26,7 @@ from korch.cache_dir import korch_cache_dir
 from korch.candidates.build import Candidates, candidates_of
 from korch.candidates.candidate import fragment_of, labels_of, structures_of
 from korch.candidates.groups import groups_of
-from korch.codegen.c.fusible import fusible
+from korch.codegen.c.fusible import attention_sets, fusible
 from korch.codegen.c.program import Alias, ConstantBlock, Program, Step, generate_program
 from korch.codegen.target import Target, host_features, host_target, target_named
 from korch.codegen.toolchain import Toolchain, compile_shared, find_toolchain, warm_up
@@ -256,7 +256,8 @@ def runnable_target(name: str) -> Target:
 def enumerate_candidates(graph: Graph) -> Candidates:
     """All candidates, those of the two baselines among them."""
     grouping = groups_of(graph, fusible)
-    return candidates_of(graph, grouping, fusible, partitions=partitions_of(graph, grouping, fusible))
+    partitions = partitions_of(graph, grouping, fusible)
+    return candidates_of(graph, grouping, fusible, partitions=partitions, proposed=attention_sets(graph))
 
 
 @dataclass(frozen=True)

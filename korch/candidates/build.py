@@ -44,8 +44,12 @@ def candidates_of(
     fusible: Fusible,
     caps: Caps | None = None,
     partitions: Mapping[str, Partition] | None = None,
+    proposed: Iterable[tuple[int, ...]] = (),
 ) -> Candidates:
-    """Enumerates the sets of a graph's groups and gives them outputs and layouts."""
+    """Enumerates the sets of a graph's groups and gives them outputs and layouts.
+
+    `proposed` are sets of definitions that growing does not find; they write what none of them reads.
+    """
     dependence = dependence_of(graph, grouping.groups)
     enumeration = enumerate_sets(graph, grouping.groups, fusible, caps, dependence)
     places = placements_of(graph, layouts_of(graph))
@@ -62,6 +66,10 @@ def candidates_of(
         definitions = {d for g in bits(chosen) for d in grouping.groups[g].definitions}
         for outputs in _output_choices(dependence, chosen):
             add(tuple(sorted(definitions)), outputs)
+    for part in map(grouping.closed, proposed):
+        read = {v for d in part for v in graph.definitions[d].inputs}
+        made = [v for d in part for v in graph.definitions[d].outputs]
+        add(part, tuple(v for v in made if v not in read))
     own: dict[str, list[int]] = {}
     for name, partition in (partitions or {}).items():
         closed = [grouping.closed(part) for part in partition.kernels]

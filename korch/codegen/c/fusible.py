@@ -2,7 +2,8 @@
 
 It looks at primitives and sizes only, and takes microseconds. Where it says yes, the generators of this backend
 make a kernel, rare cases apart in which values between loops do not fit into cache. It is hereditary: each rule
-forbids something that a smaller set cannot gain, so every connected convex part of a fusible set is fusible.
+forbids something that a smaller set cannot gain, so every connected convex part of a fusible set is fusible; softmax
+attention is the exception, whose parts are not, so growing does not find it: `attention_sets` does.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from korch.codegen.c.linear.attention import Attention
 from korch.ir.graph import Definition, Graph
 from korch.ir.primitives import TABLE
 
 _PLAIN = frozenset({"elementwise", "broadcast", "layout"})
 _MOVES = frozenset({"broadcast", "layout"})
 _SHAPING = frozenset({"reshape", "transpose"})
+_MOST_STEPS = 4  # elementwise primitives between scores and their softmax
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES
                 return "opaque primitives stand alone"
         elif kind == "linear":
             if linear is not None:
-                return "two linear primitives"
+                attention = Attention.of(graph, members)
+                return attention if isinstance(attention, str) else None
             linear = d
         elif kind == "reduce":
             reductions.append(d)
@@ -68,6 +72,63 @@ def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES
     if reductions and gathers:
         return "a gather beside a reduction"
     return _reductions_agree(graph, reductions, rules) if len(reductions) > 1 else None
+
+
+def attention_sets(graph: Graph) -> list[tuple[int, ...]]:
+    """The sets of definitions (ascending indices) that are an attention, each also with what may follow it."""
+    definers, users = graph.definers(), graph.users()
+
+    def made_by(value: str, *primitives: str) -> list[int]:
+        return [i for i in definers.get(value, ()) if graph.definitions[i].primitive in primitives]
+
+    def moved(value: str, primitive: str) -> list[frozenset[int]]:
+        """The ways to a reduction through broadcasts and reshapes."""
+        ends = [frozenset((i,)) for i in made_by(value, primitive)]
+        steps = made_by(value, "broadcast", "reshape")
+        return ends + [w | {i} for i in steps for w in moved(graph.definitions[i].inputs[0], primitive)]
+
+    def scored(value: str, steps: int) -> list[frozenset[int]]:
+        """The ways to a matrix product through elementwise primitives."""
+        ends = [frozenset((i,)) for i in made_by(value, "matmul")]
+        near = [i for i in definers.get(value, ()) if steps and _kind(graph.definitions[i]) == "elementwise"]
+        return ends + [w | {i} for i in near for v in graph.definitions[i].inputs for w in scored(v, steps - 1)]
+
+    def exponentials(value: str) -> list[frozenset[int]]:
+        """The ways to a matrix product from exponentials of scores less their maximum."""
+        shifted = [(e, s) for e in made_by(value, "exp") for s in made_by(graph.definitions[e].inputs[0], "sub")]
+        return [
+            frozenset((e, s)) | most | scores
+            for e, s in shifted
+            for most in moved(graph.definitions[s].inputs[1], "reduce_max")
+            for scores in scored(graph.definitions[s].inputs[0], _MOST_STEPS)
+        ]
+
+    def weights(value: str) -> list[frozenset[int]]:
+        """The ways to a matrix product from what multiplies the values: exponentials, divided by their sum or not."""
+        sums = [u for u in users[value] if graph.definitions[u].primitive == "reduce_sum"]
+        found = [w | {z} for z in sums for w in exponentials(value)]
+        for i in made_by(value, "div"):
+            e, z = graph.definitions[i].inputs
+            found += [w | total | {i} for total in moved(z, "reduce_sum") for w in exponentials(e)]
+        return found
+
+    sets: dict[tuple[int, ...], None] = {}
+    for i, d in enumerate(graph.definitions):
+        for way in weights(d.inputs[0]) if d.primitive == "matmul" else ():
+            chosen, value = {*way, i}, d.outputs[0]
+            while not isinstance(Attention.of(graph, [graph.definitions[m] for m in sorted(chosen)]), str):
+                sets.setdefault(tuple(sorted(chosen)))
+                after = [u for u in users[value] if _follows(graph.definitions[u])]
+                if len(after) != 1 or len(chosen) >= RULES.definitions:
+                    break
+                chosen.add(after[0])
+                value = graph.definitions[after[0]].outputs[0]
+    return list(sets)
+
+
+def _follows(d: Definition) -> bool:
+    """Whether a primitive may be computed from a linear primitive's result, element by element."""
+    return _kind(d) == "elementwise" or d.primitive in _SHAPING
 
 
 def _kind(d: Definition) -> str:

@@ -7,6 +7,7 @@ weights. `problem` and `operand` say what is fused and where operands lie, `fuse
 from __future__ import annotations
 
 from korch.codegen.c.emit import NestError
+from korch.codegen.c.linear.attention import attention_kernels
 from korch.codegen.c.linear.conv import conv_kernels
 from korch.codegen.c.linear.matmul import matmul_kernels
 from korch.codegen.c.linear.problem import Problem
@@ -14,10 +15,14 @@ from korch.codegen.c.linear.transposed import transposed_kernels
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
 from korch.ir.fragment import Fragment
+from korch.ir.primitives import TABLE
 
 
 def linear_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, ...] | str:
-    """Kernels for a fragment with exactly one linear primitive, the most promising first, or why there are none."""
+    """Kernels for a fragment with one linear primitive, or two around a softmax, the most promising first; or why
+    there are none."""
+    if sum(TABLE[d.primitive].kind == "linear" for d in fragment.graph.definitions) > 1:
+        return attention_kernels(fragment, target)
     problem = Problem.of(fragment, target)
     if isinstance(problem, str):
         return problem

@@ -105,9 +105,9 @@ def _kernel(
     else:
         size = panels.floats(f.k)
         shared = batches * size * 4
-        scratch = f"(float *){arguments.pointer(Argument('scratch'))}{_flat(f.batch, size)}"
-        phases = (_packing(problem, arguments, f, panels, scratch),)
-        b, way = f"(const float *){scratch}", "packed at run time"
+        scratch = f"(float *){arguments.pointer(Argument('scratch'))}"
+        b, phase = packed_at_run_time(problem, arguments, f, panels, scratch)
+        phases, way = (phase,), "packed at run time"
 
     work = 2.0 * batches * f.m * f.n * f.k
     by_columns = batches * f.m < FEW_ROWS and f.k * f.n > 4 * f.m * (f.k + f.n)
@@ -149,6 +149,14 @@ def _flat(batch: tuple[int, ...], size: int) -> str:
 
 def _packer(panels: Panels, weights: Constant) -> Packer:
     return lambda *arrays: panels.pack(weights.evaluate(*arrays))
+
+
+def packed_at_run_time(
+    problem: Problem, arguments: Arguments, f: Product, panels: Panels, scratch: str
+) -> tuple[str, Phase]:
+    """Where the packed right operand of a batch lies in the memory at `scratch`, and what packs it."""
+    at = f"{scratch}{_flat(f.batch, panels.floats(f.k))}"
+    return at, _packing(problem, arguments, f, panels, at)
 
 
 def _packing(problem: Problem, arguments: Arguments, f: Product, panels: Panels, scratch: str) -> Phase:

@@ -69,6 +69,7 @@ class Arguments:
     def __init__(self) -> None:
         self.arguments: list[Argument] = []
         self.packed: list[Packed] = []
+        self.inner: dict[str, Memory] = {}  # values that lie in a kernel's own memory
 
     def pointer(self, argument: Argument) -> str:
         """C text of type `char *`."""
@@ -78,6 +79,8 @@ class Arguments:
 
     def memory(self, problem: Problem, value: str, kind: str = "input") -> Memory:
         """Where a fragment's input or output lies."""
+        if value in self.inner:
+            return self.inner[value]
         strides = problem.fragment.layouts[value].strides_of(problem.shape(value))
         return Memory(self.pointer(Argument(kind, value)), strides)
 
