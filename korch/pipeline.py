@@ -198,10 +198,25 @@ def make_plan(
 ) -> tuple[Plan, Summary]:
     """The cheapest plan for one set of shapes and one target, generated and compiled; `block` gets its constants."""
     started = time.monotonic()
-    graph = network.graph
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
     progress("enumerate candidates", 0, 0)
-    candidates = enumerate_candidates(graph)
+    candidates = enumerate_candidates(network.graph)
+    plan, summary = plan_over(candidates, network, target, toolchain, options, block, progress)
+    return plan, replace(summary, seconds=time.monotonic() - started)
+
+
+def plan_over(
+    candidates: Candidates,
+    network: Network,
+    target: Target,
+    toolchain: Toolchain,
+    options: Options,
+    block: ConstantBlock,
+    progress: Progress = no_progress,
+) -> tuple[Plan, Summary]:
+    """`make_plan` over these candidates."""
+    started = time.monotonic()
+    graph = network.graph
     setting = setting_for(graph, toolchain, target, options)
     with Database(database_path()) as database:
         measurer = Measurer(setting, database, progress)

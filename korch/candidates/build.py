@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from korch.candidates.candidate import Candidate
 from korch.candidates.dependence import Dependence, bits, dependence_of
@@ -29,6 +29,7 @@ class Candidates:
     """All columns of the selection program: `columns` are kernels, then copies, then aliases.
 
     `partitions` has, for each named partition, the columns that it may use: its own kernels, copies and aliases.
+    With `once`, no plan may compute a definition twice.
     """
 
     graph: Graph
@@ -36,6 +37,11 @@ class Candidates:
     enumeration: Enumeration
     columns: tuple[Candidate, ...]
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    once: bool = False
+
+    def only(self, keep: Callable[[int], bool]) -> Candidates:
+        """Those columns whose numbers are kept, without partitions."""
+        return replace(self, columns=tuple(c for k, c in enumerate(self.columns) if keep(k)), partitions={})
 
 
 def candidates_of(

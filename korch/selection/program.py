@@ -9,6 +9,7 @@ Minimise the sum of cost times use, subject to these rows (all written as: sum >
   nothing, and it is tighter than one row for each column.)
 - *covers*: for each value that every plan computes, at least one column computes it. More of these, which are
   added when a relaxed solution breaks them, are in `korch.selection.cuts`;
+- *once*, where the candidates ask for it: at most one column computes a group;
 - *loops*: a resource of a set U exists only if some column writes into U without reading from it: whatever
   writes the first of them cannot wait for another. From the start for the layouts of each value, which can be
   copied into each other; for other sets when a solution has a circle (`korch.selection.order`).
@@ -114,7 +115,8 @@ def program_of(candidates: Candidates) -> Program:
         dependence,
         tuple(map(tuple, holds)),
     )
-    rows = (*_supply(program), *_needs(program), *_covers(program), *_layout_loops(program))
+    once = _once(program, candidates) if candidates.once else ()
+    rows = (*_supply(program), *_needs(program), *_covers(program), *once, *_layout_loops(program))
     return replace(program, rows=rows)
 
 
@@ -151,6 +153,14 @@ def _covers(program: Program) -> Iterator[Row]:
     for v in bits(program.dependence.certain):
         holders = dict.fromkeys(c for g in bits(program.dependence.makers[v]) for c in program.holds[g])
         yield row(((c, 1.0) for c in holders), 1.0)
+
+
+def _once(program: Program, candidates: Candidates) -> Iterator[Row]:
+    grouping = candidates.grouping
+    absorbed = {d for some in grouping.absorbed for d in some}  # what everyone computes for himself
+    for group, columns in zip(grouping.groups, program.holds, strict=True):
+        if group.own[-1] not in absorbed:
+            yield row(((c, -1.0) for c in columns), -1.0)
 
 
 def _layout_loops(program: Program) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from korch.candidates.build import Candidates, candidates_of
 from korch.candidates.candidate import Candidate
+from korch.candidates.dependence import bits
 from korch.candidates.enumerate import Caps
 from korch.candidates.groups import groups_of
 from korch.ir.evaluate import evaluate_values
@@ -58,6 +60,51 @@ def test_columns_may_be_missing(seed: int) -> None:
             solve(program, costs, gap=0.0)
     else:
         assert solve(program, costs, gap=0.0).objective == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 3))
+def test_nothing_is_computed_twice_when_so_asked(seed: int) -> None:
+    candidates = replace(small(seed), once=True)
+    program = program_of(candidates)
+    costs = random_costs(program, seed)
+    held = held_groups(candidates, program)
+    expected = cheapest_once(program, costs, held)
+    if expected is None:
+        with pytest.raises(NoPlan):
+            solve(program, costs, gap=0.0)
+        return
+    solution = solve(program, costs, gap=0.0)
+    assert solution.objective == pytest.approx(expected)
+    groups = [g for c in solution.chosen for g in bits(held[c])]
+    assert len(groups) == len(set(groups))
+
+
+def held_groups(candidates: Candidates, program: Program) -> list[int]:
+    """For each column the bits of the groups that it computes, those left out that every user computes."""
+    grouping = candidates.grouping
+    absorbed = {d for some in grouping.absorbed for d in some}
+    last = {g.own[-1]: k for k, g in enumerate(grouping.groups) if g.own[-1] not in absorbed}
+    return [sum(1 << last[d] for d in c.definitions if d in last) for c in program.columns]
+
+
+def cheapest_once(program: Program, costs: np.ndarray, held: list[int]) -> float | None:
+    """As `cheapest`, over the plans in which no two columns hold the same group."""
+    goal = sum(1 << r for r in program.required)
+    reads = [sum(1 << r for r in some) for some in program.reads]
+    writes = [sum(1 << r for r in some) for some in program.writes]
+    best, heap = {(0, 0): 0.0}, [(0.0, 0, 0)]
+    while heap:
+        cost, there, computed = heapq.heappop(heap)
+        if there & goal == goal:
+            return cost
+        for c in range(len(program.columns)):
+            after = (there | writes[c], computed | held[c])
+            if reads[c] & ~there or computed & held[c] or after[0] == there:
+                continue
+            if cost + costs[c] < best.get(after, np.inf):
+                best[after] = cost + costs[c]
+                heapq.heappush(heap, (best[after], *after))
+    return None
 
 
 @pytest.mark.parametrize("seed", range(12))
