@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Packs weights into the form that a kernel reads; called once, at optimisation time.
+# Packs weights into the form that a kernel reads; called once, at optimisation time. Kernels are measured in another
+# process, so it can be pickled: a function of a module, or a `functools.partial` of one.
 Packer = Callable[..., np.ndarray]
 
 

@@ -257,7 +257,7 @@ class _Workers:
 
     def run(self, library: Path, group: list[tuple[Fragment, int, Kernel]]) -> Iterator[Outcome]:
         """The kernels' outcomes, in order. After a crash the kernels that remain go to a new worker."""
-        jobs = [Job(f, i, kernel_hash(k), n) for n, (f, i, k) in enumerate(group)]
+        jobs = [Job(f, k, n) for n, (f, _, k) in enumerate(group)]
         while jobs:
             for outcome in self._attempt(library, tuple(jobs)):
                 jobs.pop(0)
@@ -266,7 +266,7 @@ class _Workers:
     def _attempt(self, library: Path, jobs: tuple[Job, ...]) -> Iterator[Outcome]:
         """Outcomes in the order of the jobs; ends early, with a failure for the culprit, when the worker dies."""
         s = self.setting
-        batch = Batch(s.backend, library, s.runtime, s.threads, s.target, s.cold_bytes, jobs)
+        batch = Batch(library, s.runtime, s.threads, s.cold_bytes, jobs)
         process = self._start()
         assert process.stdin is not None and process.stdout is not None
         limit = SECONDS_PER_REFERENCE
@@ -288,7 +288,7 @@ class _Workers:
             self._stop()
             how = f"crashed the process (signal {-code})" if code < 0 else f"ended the process (exit code {code})"
         if done < len(jobs):
-            yield Outcome(jobs[done].kernel, failure=how)
+            yield Outcome(failure=how)
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from korch.codegen.target import Target
+from korch.codegen.kernel import Kernel
 from korch.ir.fragment import Fragment
 
 
 @dataclass(frozen=True)
 class Job:
-    """Measure implementation number `index` of `fragment`, which is the library's kernel number `position`."""
+    """Measure a kernel of `fragment`, which is the library's number `position`."""
 
     fragment: Fragment
-    index: int
-    kernel: str  # its hash, to notice when parent and worker disagree
+    kernel: Kernel
     position: int
 
 
@@ -27,11 +26,9 @@ class Batch:
     """Jobs whose kernels are in one library. `cold_bytes`: weights rotate over at least that much memory, so that
     they come from beyond the last cache, as in a plan whose weights exceed it; 0 leaves them warm."""
 
-    backend: str  # "module:function" that gives a fragment's implementations
     library: Path
     runtime: Path
     threads: int
-    target: Target
     cold_bytes: int
     jobs: tuple[Job, ...]
 
@@ -40,7 +37,6 @@ class Batch:
 class Outcome:
     """`microseconds` per call, or why the kernel is dropped. `started` is sent before a kernel runs."""
 
-    kernel: str
     microseconds: float | None = None
     failure: str | None = None
     started: bool = False

@@ -9,7 +9,6 @@ nothing else.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import math
 import os
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from korch.codegen.c.backend import kernel_hash
 from korch.codegen.kernel import Kernel
 from korch.costs.bounds import flops_of
 from korch.costs.protocol import Batch, Job, Outcome, receive, send
@@ -47,26 +45,17 @@ def main() -> None:
 
 
 def _serve(batch: Batch, out: BinaryIO) -> None:
-    module, _, name = batch.backend.partition(":")
-    implementations = getattr(importlib.import_module(module), name)
     library = ctypes.CDLL(str(batch.library))
     session = Session(batch.runtime, batch.threads)
-    fragment: Fragment | None = None
     trial: Trial | None = None
-    kernels: tuple[Kernel, ...] | str = ""
     for job in batch.jobs:
         try:
-            if fragment is None or fragment.key != job.fragment.key:
-                fragment = job.fragment
-                kernels = implementations(fragment, batch.target)
-                trial = Trial(fragment)
-            assert trial is not None
-            if isinstance(kernels, str) or kernel_hash(kernels[job.index]) != job.kernel:
-                raise RuntimeError("code generation is not deterministic")
-            send(out, Outcome(job.kernel, started=True))
-            send(out, _measure(library, session, job, kernels[job.index], trial, batch.cold_bytes))
+            if trial is None or trial.fragment.key != job.fragment.key:
+                trial = Trial(job.fragment)
+            send(out, Outcome(started=True))
+            send(out, _measure(library, session, job, trial, batch.cold_bytes))
         except Exception as error:  # a kernel's failure is a result, not the end of the run
-            send(out, Outcome(job.kernel, failure=f"{type(error).__name__}: {error}"))
+            send(out, Outcome(failure=f"{type(error).__name__}: {error}"))
     send(out, None)
 
 
@@ -79,36 +68,43 @@ class Trial:
         self.best = math.inf  # seconds of the fastest kernel so far
         heavy = sum(flops_of(graph, d) for d in graph.definitions) > FLOPS_IN_DOUBLE
         kinds = {TABLE[d.primitive].kind for d in graph.definitions}
-        self.rounds = [self._round(adversarial=False, double=not heavy)]
+        self.rounds = [Round(fragment, adversarial=False, in_double=not heavy)]
         if "linear" not in kinds:
-            self.rounds.append(self._round(adversarial=True, double=True))
-
-    def _round(
-        self, *, adversarial: bool, double: bool
-    ) -> tuple[dict[str, np.ndarray], Mapping[str, np.ndarray], Mapping[str, np.ndarray] | None, bool]:
-        graph = self.fragment.graph
-        values = sample_inputs(self.fragment, adversarial=adversarial)
-        named = {name: values[value] for name, value in graph.inputs}
-        return (
-            values,
-            evaluate(graph, named),
-            evaluate(graph, named, double=True) if double else None,
-            adversarial,
-        )
+            self.rounds.append(Round(fragment, adversarial=True, in_double=True))
 
 
-def _measure(
-    library: ctypes.CDLL, session: Session, job: Job, kernel: Kernel, trial: Trial, cold_bytes: int
-) -> Outcome:
-    fragment, scratch = job.fragment, kernel.worker_scratch_bytes
-    for values, expected, double, adversarial in reversed(trial.rounds):
-        call = Call(fragment, kernel, values)
+class Round:
+    """Inputs to try kernels on. The reference in float64 is made when a kernel differs from the one in the tensors'
+    own precision, and not for a fragment that takes long (`in_double`)."""
+
+    def __init__(self, fragment: Fragment, *, adversarial: bool, in_double: bool) -> None:
+        graph = self._graph = fragment.graph
+        self.kind = "adversarial" if adversarial else "random"
+        self.values = sample_inputs(fragment, adversarial=adversarial)
+        self._named = {name: self.values[value] for name, value in graph.inputs}
+        self._expected = evaluate(graph, self._named)
+        self._double: Mapping[str, np.ndarray] | None = None
+        self._in_double = in_double
+
+    def mismatch(self, got: Mapping[str, np.ndarray]) -> str | None:
+        """What is wrong with a kernel's results, None when nothing is."""
+        adversarial = self.kind == "adversarial"
+        wrong = mismatch(got, self._expected, self._double, adversarial=adversarial)
+        if wrong is None or not self._in_double or self._double is not None:
+            return wrong
+        self._double = evaluate(self._graph, self._named, double=True)
+        return mismatch(got, self._expected, self._double, adversarial=adversarial)
+
+
+def _measure(library: ctypes.CDLL, session: Session, job: Job, trial: Trial, cold_bytes: int) -> Outcome:
+    fragment, kernel, scratch = job.fragment, job.kernel, job.kernel.worker_scratch_bytes
+    for attempt in reversed(trial.rounds):
+        call = Call(fragment, kernel, attempt.values)
         session.seconds(library, job.position, call.pointers([call.arrays]), 1, scratch)
-        wrong = mismatch(call.results(), expected, double, adversarial=adversarial) or call.overrun()
+        wrong = attempt.mismatch(call.results()) or call.overrun()
         if wrong:
-            kind = "adversarial" if adversarial else "random"
-            return Outcome(job.kernel, failure=f"wrong result on {kind} inputs: {wrong}")
-    call = Call(fragment, kernel, trial.rounds[0][0])
+            return Outcome(failure=f"wrong result on {attempt.kind} inputs: {wrong}")
+    call = Call(fragment, kernel, trial.rounds[0].values)
     lists = call.pointers(call.copies(cold_bytes))
 
     def timed(repeats: int) -> float:
@@ -116,13 +112,13 @@ def _measure(
 
     once = timed(len(lists))
     if once > HOPELESS * trial.best:
-        return Outcome(job.kernel, microseconds=once * 1e6)
+        return Outcome(microseconds=once * 1e6)
     repeats = max(1, round(SECONDS_PER_SAMPLE / max(once, 1e-8)))
     timed(repeats)
     times = sorted(timed(repeats) for _ in range(SAMPLES if once < SLOW else SAMPLES_WHEN_SLOW))
     median = times[len(times) // 2]
     trial.best = min(trial.best, median)
-    return Outcome(job.kernel, microseconds=median * 1e6)
+    return Outcome(microseconds=median * 1e6)
 
 
 GUARD = 64  # bytes behind each output that a kernel must leave alone

@@ -8,6 +8,7 @@ reads into its scratch; without them the input is read in place.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from korch.codegen.c.linear.shifted import pays, shifted_kernel
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.winograd import winograd_kernels
 from korch.codegen.c.nest_reads import Indices
-from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.kernel import Argument, Kernel, Packed
 
 # Implementations offered, the most promising first.
 CHOICES = 3
@@ -72,7 +73,7 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
     panels = Panels(g.outputs, problem.target.lanes(), vectors, use_half(g.outputs, problem.target))
     arguments = Arguments()
     key = f"conv {panels.key} groups={g.groups}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, _packer(panels, g.groups, weights)))
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, panels, g.groups, weights)))
     source, shared, private = convolution_source(problem, arguments, g, packed, place, panels, rows)
     parameters = (("mr", rows), ("nv", vectors))
     return Kernel("conv", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), shared, private)
@@ -134,5 +135,5 @@ def convolution_source(
     return contraction_source(contraction, target), shared, private
 
 
-def _packer(panels: Panels, groups: int, weights: Constant) -> Packer:
-    return lambda *arrays: pack_conv(panels, groups, weights.evaluate(*arrays))
+def _pack(panels: Panels, groups: int, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    return pack_conv(panels, groups, weights.evaluate(*arrays))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from korch.codegen.c.linear.operand import no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem
 from korch.codegen.c.linear.split import Balanced
 from korch.codegen.c.linear.tile import Columns, accumulator
-from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.kernel import Argument, Kernel, Packed
 
 # More tiles than this at the borders are not written out: such a kernel copies padded rows instead.
 MOST_BORDER_TILES = 8
@@ -61,7 +62,8 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: i
     are fewer than there are, blocks of them are copied first."""
     lanes = problem.target.lanes()
     arguments = Arguments()
-    packed = arguments.pack(Packed(weights.weights, f"depthwise {lanes}: {weights.text}", _packer(weights, lanes)))
+    key = f"depthwise {lanes}: {weights.text}"
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, weights, lanes)))
     tiles = Balanced.of(g.length, size)
     joined = g.joined(channels)
     outer = (g.images, joined.groups)
@@ -96,15 +98,12 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: i
     return Kernel("depthwise", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), 0, scratch)
 
 
-def _packer(weights: Constant, lanes: int) -> Packer:
-    def pack(*arrays: np.ndarray) -> np.ndarray:
-        """[C, 1, kernel…] as [vectors of channels, padded with zeros][kernel…][lanes]: what a step reads is one run."""
-        w = weights.evaluate(*arrays)
-        taps = w.reshape(w.shape[0], -1)
-        taps = np.pad(taps, ((0, -w.shape[0] % lanes), (0, 0)))
-        return np.ascontiguousarray(taps.reshape(-1, lanes, taps.shape[1]).swapaxes(1, 2))
-
-    return pack
+def _pack(weights: Constant, lanes: int, *arrays: np.ndarray) -> np.ndarray:
+    """[C, 1, kernel…] as [vectors of channels, padded with zeros][kernel…][lanes]: what a step reads is one run."""
+    w = weights.evaluate(*arrays)
+    taps = w.reshape(w.shape[0], -1)
+    taps = np.pad(taps, ((0, -w.shape[0] % lanes), (0, 0)))
+    return np.ascontiguousarray(taps.reshape(-1, lanes, taps.shape[1]).swapaxes(1, 2))
 
 
 def _source(

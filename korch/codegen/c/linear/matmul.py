@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from korch.codegen.c.index import Index, constant, to_c, unflatten, variable
 from korch.codegen.c.linear.contraction import (
@@ -20,7 +23,7 @@ from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constan
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.tile import Walk
 from korch.codegen.c.nest_reads import Indices
-from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.kernel import Argument, Kernel, Packed
 
 CHOICES = 3
 # Threads share columns rather than rows below this many rows, where the right operand outweighs the rest.
@@ -96,7 +99,7 @@ def _kernel(
     shared, b_step, way = 0, 0, "packed"
     if isinstance(right, Constant):
         key = f"matmul {panels.key}: {right.text}"
-        packed = arguments.pack(Packed(right.weights, key, _packer(panels, right)))
+        packed = arguments.pack(Packed(right.weights, key, partial(_pack, panels, right)))
         b = f"(const float *){packed}" + _flat(f.batch, panels.floats(f.k))
     elif right is not None:
         source = arguments.pointer(Argument("input", right.value))
@@ -147,8 +150,8 @@ def _flat(batch: tuple[int, ...], size: int) -> str:
     return f" + ({to_c(index * size, no_table)})"
 
 
-def _packer(panels: Panels, weights: Constant) -> Packer:
-    return lambda *arrays: panels.pack(weights.evaluate(*arrays))
+def _pack(panels: Panels, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    return panels.pack(weights.evaluate(*arrays))
 
 
 def packed_at_run_time(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from korch.codegen.c.emit import Memory
-from korch.codegen.kernel import Argument, Packed, Packer
+from korch.codegen.kernel import Argument, Packed
 from korch.codegen.target import Target
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Definition
@@ -110,11 +110,21 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that depends on weights and constants alone: `evaluate` gives it as float32, when they are packed."""
+    """A value that depends on weights and constants alone: `chain` computes it, from them and the `literals`."""
 
+    value: str
     weights: tuple[str, ...]
     text: str
-    evaluate: Packer
+    chain: tuple[Definition, ...]
+    literals: Mapping[str, np.ndarray]
+
+    def evaluate(self, *arrays: np.ndarray) -> np.ndarray:
+        """The value as float32, from an array for each weight."""
+        known = {**self.literals, **dict(zip(self.weights, arrays, strict=True))}
+        for d in self.chain:
+            operands = [known[v] for v in d.inputs]
+            known[d.outputs[0]] = TABLE[d.primitive].numpy(operands, dict(d.attributes))[0]
+        return known[self.value].astype(np.float32)
 
 
 def constant_value(fragment: Fragment, value: str) -> Constant | None:
@@ -144,12 +154,5 @@ def constant_value(fragment: Fragment, value: str) -> Constant | None:
         return names[v] if v in names else graph.constants[v].tobytes().hex()
 
     text = "; ".join(f"{d.primitive}({', '.join(map(spell, d.inputs))}, {dict(d.attributes)})" for d in chain)
-
-    def evaluate(*arrays: np.ndarray) -> np.ndarray:
-        known = {**graph.constants, **dict(zip(weights, arrays, strict=True))}
-        for d in chain:
-            operands: Sequence[np.ndarray] = [known[v] for v in d.inputs]
-            known[d.outputs[0]] = TABLE[d.primitive].numpy(operands, dict(d.attributes))[0]
-        return known[value].astype(np.float32)
-
-    return Constant(tuple(weights), text, evaluate)
+    literals = {v: graph.constants[v] for d in chain for v in d.inputs if v in graph.constants}
+    return Constant(value, tuple(weights), text, tuple(chain), literals)

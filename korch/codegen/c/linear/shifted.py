@@ -8,6 +8,8 @@ Few channels would leave most lanes of a vector empty; KW times as many fill the
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from korch.codegen.c.index import to_c
@@ -18,7 +20,7 @@ from korch.codegen.c.linear.operand import Place, no_table
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem
 from korch.codegen.c.linear.split import Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.tile import Columns, Walk, accumulator, half_vectors, stored_tile
-from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.kernel import Argument, Kernel, Packed
 
 # Outputs added at once.
 STEP = 4
@@ -42,7 +44,7 @@ def shifted_kernel(problem: Problem, g: Conv, weights: Constant, place: Place | 
     panels, tiles = Panels(n, lanes, vectors, use_half(n, target)), Balanced.of(wide, rows)
     arguments = Arguments()
     key = f"shifted {panels.key}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, _packer(panels, weights)))
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, panels, weights)))
     work = 2.0 * g.images * g.rows * wide * n * walk.depth
     blocks = blocks_of(g.images, g.rows, (g.strides[0] * wide * g.channels + wide * n) * 4, work)
     stride = panels.floats(1)
@@ -133,12 +135,9 @@ def _one_column(g: Conv, place: Place | None) -> Walk:
     return Walk(v // g.dilations[1], ((g.kernel[0], u),), g.channels, q)
 
 
-def _packer(panels: Panels, weights: Constant) -> Packer:
-    def pack(*arrays: np.ndarray) -> np.ndarray:
-        """[O, C, KH, KW] (or [O, C, KW]) as panels [panel][u, q][columns (v, o)]."""
-        w = weights.evaluate(*arrays)
-        w = w.reshape(w.shape[0], w.shape[1], -1, w.shape[-1])
-        rows = np.transpose(w, (2, 1, 3, 0)).reshape(w.shape[2] * w.shape[1], -1)
-        return panels.pack(rows)
-
-    return pack
+def _pack(panels: Panels, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    """[O, C, KH, KW] (or [O, C, KW]) as panels [panel][u, q][columns (v, o)]."""
+    w = weights.evaluate(*arrays)
+    w = w.reshape(w.shape[0], w.shape[1], -1, w.shape[-1])
+    rows = np.transpose(w, (2, 1, 3, 0)).reshape(w.shape[2] * w.shape[1], -1)
+    return panels.pack(rows)

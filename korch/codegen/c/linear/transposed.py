@@ -6,13 +6,15 @@ k*d = r + pad modulo s only, and of these x[t + (r + pad - k*d) / s]: a convolut
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from korch.codegen.c.linear.conv import convolution_source, pack_conv
 from korch.codegen.c.linear.geometry import Conv, walk_in_scratch
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem, constant_value
 from korch.codegen.c.linear.split import Panels, tile_choices, use_half
-from korch.codegen.kernel import Kernel, Packed, Packer
+from korch.codegen.kernel import Kernel, Packed
 
 CHOICES = 2
 Taps = tuple[tuple[int, ...], tuple[int, ...]]
@@ -100,7 +102,7 @@ def _kernel(problem: Problem, found: list[tuple[Conv, Taps]], weights: Constant,
     for number, (g, taps) in enumerate(found):
         panels = Panels(g.outputs, target.lanes(), vectors, use_half(g.outputs, target))
         key = f"conv {panels.key} groups={g.groups} taps={taps}, transposed: {weights.text}"
-        packed = arguments.pack(Packed(weights.weights, key, _packer(panels, g.groups, taps, weights)))
+        packed = arguments.pack(Packed(weights.weights, key, partial(_pack, panels, g.groups, taps, weights)))
         text, more, own = convolution_source(problem, arguments, g, packed, None, panels, rows)
         texts.append(text.replace("KERNEL", f"KERNEL_phase{number}"))
         shared, private = max(shared, more), max(private, own)
@@ -122,12 +124,9 @@ def replace_entry(text: str) -> str:
     return text.replace("\nvoid KERNEL_phase", "\nstatic void KERNEL_phase")
 
 
-def _packer(panels: Panels, groups: int, taps: Taps, weights: Constant) -> Packer:
-    def pack(*arrays: np.ndarray) -> np.ndarray:
-        """[C, O/groups, KH, KW] (or without KH) as the panels of a convolution with these taps."""
-        w = weights.evaluate(*arrays)
-        w = w.reshape(groups, w.shape[0] // groups, w.shape[1], -1, w.shape[-1])
-        w = w[:, :, :, taps[0]][..., taps[1]].transpose(0, 2, 1, 3, 4)
-        return pack_conv(panels, groups, w.reshape(-1, *w.shape[2:]))
-
-    return pack
+def _pack(panels: Panels, groups: int, taps: Taps, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    """[C, O/groups, KH, KW] (or without KH) as the panels of a convolution with these taps."""
+    w = weights.evaluate(*arrays)
+    w = w.reshape(groups, w.shape[0] // groups, w.shape[1], -1, w.shape[-1])
+    w = w[:, :, :, taps[0]][..., taps[1]].transpose(0, 2, 1, 3, 4)
+    return pack_conv(panels, groups, w.reshape(-1, *w.shape[2:]))

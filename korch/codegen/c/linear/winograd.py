@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from korch.codegen.c.linear.winograd_transform import (
     output_statements,
     transformed_weights,
 )
-from korch.codegen.kernel import Argument, Kernel, Packed, Packer
+from korch.codegen.kernel import Argument, Kernel, Packed
 from korch.codegen.target import Target
 
 # Below these sizes the transforms outweigh the products that they save.
@@ -152,7 +153,7 @@ def plan_of(g: Conv, m: int, target: Target) -> Plan:
 def _kernel(problem: Problem, plan: Plan, weights: Constant) -> Kernel:
     m, panels, arguments = plan.m, plan.panels, Arguments()
     key = f"winograd {m}x{m} panels of {panels.vectors}x{panels.lanes}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, _packer(plan, weights)))
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, plan, weights)))
     source = _source(problem, arguments, plan)
     parts = ["typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;", SCALED]
     parts += [_input(plan), _patch(plan, source), _fill(plan, source)]
@@ -188,13 +189,10 @@ def _kernel(problem: Problem, plan: Plan, weights: Constant) -> Kernel:
     )
 
 
-def _packer(plan: Plan, weights: Constant) -> Packer:
-    def pack(*arrays: np.ndarray) -> np.ndarray:
-        """[O, C, 3, 3] as panels [panel][position][C][width]."""
-        found = transformed_weights(plan.m, weights.evaluate(*arrays))
-        return plan.panels.pack(found.reshape(-1, plan.g.outputs))
-
-    return pack
+def _pack(plan: Plan, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    """[O, C, 3, 3] as panels [panel][position][C][width]."""
+    found = transformed_weights(plan.m, weights.evaluate(*arrays))
+    return plan.panels.pack(found.reshape(-1, plan.g.outputs))
 
 
 @dataclass(frozen=True)
