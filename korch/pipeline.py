@@ -331,7 +331,8 @@ def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Ste
             steps.append(Alias(candidate.inputs[0], candidate.outputs[0]))
             continue
         fragment, names = fragment_of(graph, candidate, labels)
-        steps.append(Step(fragment, measurer.kernel(fragment), names))
+        weights = {w: graph.constants[names[w]] for w in fragment.weights}
+        steps.append(Step(fragment, measurer.kernel(fragment, weights), names))
     return steps
 
 

@@ -21,6 +21,10 @@ import numpy as np
 Packer = Callable[..., np.ndarray]
 
 
+# Looks at the weights themselves: why a kernel must not be used with them, or None.
+Guard = Callable[..., str | None]
+
+
 @dataclass(frozen=True)
 class Argument:
     """One pointer: `kind` is `input`, `output` (then `value` names it in the fragment's graph), `packed` (then
@@ -36,11 +40,13 @@ class Packed:
     """Weights in the form a kernel wants: `packer(*arrays)`, with one array for each name in `weights`.
 
     `key` names the form and its parameters in words, so that equal packings of equal weights are stored once.
+    `guard(*arrays)` may refuse weights, with which the kernel would be inaccurate.
     """
 
     weights: tuple[str, ...]
     key: str
     packer: Packer = field(compare=False)
+    guard: Guard | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

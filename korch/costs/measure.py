@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 import korch.codegen
 from korch.codegen.c.backend import kernel_hash, library_source
@@ -32,7 +34,7 @@ from korch.codegen.toolchain import Toolchain, compile_shared
 from korch.costs.database import Cost, Database
 from korch.costs.protocol import Batch, Job, Outcome, send
 from korch.costs.session import harness
-from korch.errors import ToolchainError
+from korch.errors import KorchError, ToolchainError
 from korch.ir.fragment import Fragment
 
 C_BACKEND = "korch.codegen.c.backend:implementations"
@@ -117,6 +119,7 @@ class Measurer:
     database: Database
     progress: Callable[[str, int, int], None] = lambda phase, done, total: None
     choices: dict[str, Choice | None] = field(default_factory=dict[str, Choice | None])
+    ranked: dict[str, tuple[Choice, ...]] = field(default_factory=dict[str, tuple[Choice, ...]])
     dropped: list[Dropped] = field(default_factory=list[Dropped])
     measured: int = 0
     _kernels: dict[str, tuple[Kernel, ...]] = field(default_factory=dict[str, tuple[Kernel, ...]])
@@ -135,14 +138,26 @@ class Measurer:
         for cost in self._measure_all(todo):
             costs[cost.fragment][cost.kernel] = cost
         for fragment in missing:
-            self.choices[fragment.key] = self._best(fragment, offers[fragment.key], costs[fragment.key])
+            ranked = self._ranked(fragment, offers[fragment.key], costs[fragment.key])
+            self.ranked[fragment.key], self.choices[fragment.key] = ranked, ranked[0] if ranked else None
         return {key: self.choices[key] for key in wanted}
 
-    def kernel(self, fragment: Fragment) -> Kernel:
-        """The chosen implementation of a measured fragment that has one."""
-        choice = self.choices[fragment.key]
-        assert choice is not None
-        return self._generate(fragment)[choice.offer.index]
+    def kernel(self, fragment: Fragment, weights: Mapping[str, np.ndarray]) -> Kernel:
+        """The cheapest implementation of a measured fragment that accepts these weights, by their names in it.
+
+        Those that do not are listed in `dropped`. KorchError when all refuse.
+        """
+        refusals: list[str] = []
+        for choice in self.ranked[fragment.key]:
+            kernel = self._generate(fragment)[choice.offer.index]
+            refusal = next(
+                (r for p in kernel.packed if p.guard and (r := p.guard(*(weights[w] for w in p.weights)))), None
+            )
+            if refusal is None:
+                return kernel
+            refusals.append(refusal)
+            self.dropped.append(Dropped(fragment, choice.offer.label, refusal))
+        raise KorchError(f"no kernel takes the weights of the model: {'; '.join(refusals) or 'none was measured'}")
 
     def _generate(self, fragment: Fragment) -> tuple[Kernel, ...]:
         if fragment.key not in self._kernels:
@@ -173,15 +188,16 @@ class Measurer:
             self.database.store_offers(generator, fresh)
         return found
 
-    def _best(self, fragment: Fragment, offers: Sequence[Offer], costs: dict[str, Cost]) -> Choice | None:
-        best: Choice | None = None
+    def _ranked(self, fragment: Fragment, offers: Sequence[Offer], costs: dict[str, Cost]) -> tuple[Choice, ...]:
+        """The implementations that work, the cheapest first."""
+        found: list[Choice] = []
         for offer in offers:
             cost = costs[offer.kernel]
             if cost.microseconds is None:
                 self.dropped.append(Dropped(fragment, offer.label, cost.failure or "unknown"))
-            elif best is None or cost.microseconds < best.microseconds:
-                best = Choice(cost.microseconds, offer)
-        return best
+            else:
+                found.append(Choice(cost.microseconds, offer))
+        return tuple(sorted(found, key=lambda c: c.microseconds))
 
     def _measure_all(self, todo: list[tuple[Fragment, int, Kernel]]) -> list[Cost]:
         """Compiles, then measures; every result is stored as soon as it is known."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from korch.codegen.c.backend import kernel_hash
 from korch.codegen.c.linear import linear_implementations
 from korch.codegen.c.linear.winograd import is_exact
+from korch.codegen.c.linear.winograd_error import error_ratio, input_matrix, output_matrix
 from korch.codegen.c.linear.winograd_transform import filters, input_sums, output_sums, transformed_weights
 from korch.codegen.c.prelude import prelude
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import host_features, target_named
 from korch.codegen.toolchain import compile_shared, find_toolchain
+from korch.costs.database import Database
+from korch.costs.measure import Choice, Measurer, Offer, Setting
 from korch.ir.fragment import Fragment
 from tests.compiler import linear_cases
 from tests.compiler.linear_cases import Build, Library, oracle, random_inputs
@@ -241,3 +246,57 @@ def test_a_cross_compiled_kernel_compiles(tmp_path: Path):
     )
     compile_shared(find_toolchain(), f"{prelude(target, text)}\n{text}", target, tmp_path / "arm.so")
     assert (tmp_path / "arm.so").stat().st_size > 1000
+
+
+# Accuracy on the model's own weights
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_the_matrices_are_what_the_c_expressions_compute(m: int) -> None:
+    known = {"KERNEL_scaled": lambda k, a, b: k * a + b}
+    for matrix, sums in ((input_matrix(m), input_sums), (output_matrix(m), output_sums)):
+        d = np.random.default_rng(m).standard_normal(m + 2)
+        names = {f"d{k}": v for k, v in enumerate(d)}
+        texts = [re.sub(r"([0-9.])f\b", r"\1", text) for text in sums(m, list(names))]
+        np.testing.assert_allclose(matrix @ d, [eval(text, known, names) for text in texts], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_usual_weights_lose_little(m: int) -> None:
+    weights = np.random.default_rng(1).standard_normal((64, 128, 3, 3))
+    assert 0.2 < error_ratio(m, weights) < 5
+    assert error_ratio(m, np.zeros((16, 16, 3, 3))) == 1
+
+
+def test_weights_that_need_the_direct_sum_are_refused() -> None:
+    """Filters of one tap, which the direct sum adds almost without rounding."""
+    weights = np.random.default_rng(1).standard_normal((64, 128, 3, 3)).astype(np.float32)
+    shifts = np.where(np.arange(9).reshape(3, 3) == 0, weights, 0)
+    kernel = next(k for k in kernels_of(conv((1, 128, 16, 16), 64), "x86_64_v3") if k.family == "winograd4x4")
+    (packed,) = kernel.packed
+    assert packed.guard is not None
+    assert packed.guard(weights) is None
+    assert "times that of the direct sum" in (packed.guard(shifts) or "")
+    shifts[0, 0, 0, 0] = np.nan
+    assert packed.guard(shifts) is None  # NaN comes out as NaN either way
+
+
+def test_the_next_best_kernel_takes_weights_that_winograd_refuses(tmp_path: Path) -> None:
+    fragment, target = conv((1, 128, 16, 16), 64), target_named("x86_64_v3")
+    kernels = kernels_of(fragment, "x86_64_v3")
+    setting = Setting("test", find_toolchain(), target, 1, tmp_path / "none.so")
+    with Database(tmp_path / "costs.sqlite") as database:
+        measurer = Measurer(setting, database)
+        order = sorted(range(len(kernels)), key=lambda k: kernels[k].family != "winograd4x4")
+        measurer.ranked[fragment.key] = tuple(
+            Choice(1.0 + n, Offer(k, kernel_hash(kernels[k]), kernels[k].label, kernels[k].exact))
+            for n, k in enumerate(order)
+        )
+        (name,) = fragment.weights
+        weights = np.random.default_rng(1).standard_normal((64, 128, 3, 3)).astype(np.float32)
+        assert measurer.kernel(fragment, {name: weights}).family == "winograd4x4"
+        assert measurer.dropped == []
+        shifts = np.where(np.arange(9).reshape(3, 3) == 0, weights, 0)
+        assert measurer.kernel(fragment, {name: shifts}) == kernels[order[1]]
+        (dropped,) = measurer.dropped
+        assert dropped.label.startswith("winograd4x4") and "direct sum" in dropped.reason

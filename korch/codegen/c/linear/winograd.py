@@ -30,6 +30,7 @@ from korch.codegen.c.linear.operand import Place, no_table, place_of
 from korch.codegen.c.linear.problem import Arguments, Constant, Problem
 from korch.codegen.c.linear.split import SMALL_WORK, TASKS, Balanced, Panels, tile_choices
 from korch.codegen.c.linear.tile import Columns, Walk, accumulate, accumulator
+from korch.codegen.c.linear.winograd_error import error_ratio
 from korch.codegen.c.linear.winograd_transform import (
     SCALED,
     input_statements,
@@ -45,6 +46,8 @@ LEAST_CHANNELS, LEAST_LENGTH = 16, 4
 FEWEST, MOST = 12 * 36, 32 * 36
 # As many tiles at most are one block whose panels are tasks.
 SHARED_TILES = 64
+# What Winograd's kernels may lose against the direct sum on the model's own weights (usual are 2 to 4).
+MOST_ERROR = 8.0
 PANEL_TASKS = 8  # enough of them for several threads
 # Of a copy of input rows: it should not displace much of what the second-level cache holds.
 PATCH_BYTES = 96 << 10
@@ -153,7 +156,7 @@ def plan_of(g: Conv, m: int, target: Target) -> Plan:
 def _kernel(problem: Problem, plan: Plan, weights: Constant) -> Kernel:
     m, panels, arguments = plan.m, plan.panels, Arguments()
     key = f"winograd {m}x{m} panels of {panels.vectors}x{panels.lanes}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, plan, weights)))
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, plan, weights), partial(_guard, m, weights)))
     source = _source(problem, arguments, plan)
     parts = ["typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;", SCALED]
     parts += [_input(plan), _patch(plan, source), _fill(plan, source)]
@@ -193,6 +196,12 @@ def _pack(plan: Plan, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
     """[O, C, 3, 3] as panels [panel][position][C][width]."""
     found = transformed_weights(plan.m, weights.evaluate(*arrays))
     return plan.panels.pack(found.reshape(-1, plan.g.outputs))
+
+
+def _guard(m: int, weights: Constant, *arrays: np.ndarray) -> str | None:
+    """Refuses weights whose responses the transforms would drown in rounding."""
+    ratio = error_ratio(m, weights.evaluate(*arrays))
+    return None if ratio <= MOST_ERROR else f"its error is {ratio:.1f} times that of the direct sum with these weights"
 
 
 @dataclass(frozen=True)
