@@ -218,11 +218,10 @@ def plan_over(
     started = time.monotonic()
     graph = network.graph
     setting = setting_for(graph, toolchain, target, options)
-    with Database(database_path()) as database:
-        measurer = Measurer(setting, database, progress)
+    with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
         found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
-    progress("generate", 0, 0)
-    steps = plan_steps(graph, found.plan, measurer)
+        progress("generate", 0, 0)
+        steps = plan_steps(graph, found.plan, measurer)
     program = generate_program(graph, steps, target, block)
     plan = Plan(
         target=target,
@@ -325,12 +324,14 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
 def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Step | Alias]:
     """The plan's candidates as calls of their cheapest kernels."""
     labels = labels_of(graph)
+    cut = [None if c.kind == "alias" else fragment_of(graph, c, labels) for c in plan.kernels]
+    measurer.prepare(found[0] for found in cut if found is not None)
     steps: list[Step | Alias] = []
-    for candidate in plan.kernels:
-        if candidate.kind == "alias":
+    for candidate, found in zip(plan.kernels, cut, strict=True):
+        if found is None:
             steps.append(Alias(candidate.inputs[0], candidate.outputs[0]))
             continue
-        fragment, names = fragment_of(graph, candidate, labels)
+        fragment, names = found
         weights = {w: graph.constants[names[w]] for w in fragment.weights}
         steps.append(Step(fragment, measurer.kernel(fragment, weights), names))
     return steps

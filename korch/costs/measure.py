@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
 import pickle
 import select
@@ -32,6 +31,7 @@ from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
 from korch.codegen.toolchain import Toolchain, compile_shared
 from korch.costs.database import Cost, Database
+from korch.costs.generators import Generators
 from korch.costs.protocol import Batch, Job, Outcome, send
 from korch.costs.session import harness
 from korch.errors import KorchError, ToolchainError
@@ -41,8 +41,6 @@ C_BACKEND = "korch.codegen.c.backend:implementations"
 KERNELS_PER_LIBRARY = 24
 SECONDS_PER_KERNEL = 30.0
 SECONDS_PER_REFERENCE = 300.0
-
-Implementations = Callable[[Fragment, Target], tuple[Kernel, ...] | str]
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,6 @@ class Setting:
     def text(self) -> str:
         weights = "cold" if self.cold_bytes else "warm"
         return f"{self.device}|{self.target.name}|{self.toolchain.version}|{self.threads} threads|weights {weights}"
-
-    @property
-    def implementations(self) -> Implementations:
-        module, _, name = self.backend.partition(":")
-        return getattr(importlib.import_module(module), name)
 
 
 @cache
@@ -113,7 +106,8 @@ class Dropped:
 
 @dataclass
 class Measurer:
-    """Measures fragments in one setting; `choices` accumulates by fragment key (None: nothing computes it)."""
+    """Measures fragments in one setting; `choices` accumulates by fragment key (None: nothing computes it), `ranked`
+    all that work. A context, which ends the processes that generate kernels."""
 
     setting: Setting
     database: Database
@@ -124,22 +118,30 @@ class Measurer:
     measured: int = 0
     _kernels: dict[str, tuple[Kernel, ...]] = field(default_factory=dict[str, tuple[Kernel, ...]])
 
+    def __post_init__(self) -> None:
+        self._generators = Generators(self.setting.backend, self.setting.target)
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._generators.__exit__()
+
     def measure(self, fragments: Iterable[Fragment]) -> dict[str, Choice | None]:
         """The best implementation of each fragment, by its key."""
         wanted = {f.key: f for f in fragments}
         missing = [f for key, f in wanted.items() if key not in self.choices]
         offers = self._offers(missing)
         costs = {f.key: self.database.costs(f.key, self.setting.text) for f in missing}
-        todo: list[tuple[Fragment, int, Kernel]] = []
-        for fragment in missing:
-            unknown = [o for o in offers[fragment.key] if o.kernel not in costs[fragment.key]]
-            kernels = self._generate(fragment) if unknown else ()
-            todo.extend((fragment, o.index, kernels[o.index]) for o in unknown)
+        unknown = {f.key: [o for o in offers[f.key] if o.kernel not in costs[f.key]] for f in missing}
+        self._generate([f for f in missing if unknown[f.key]])
+        todo = [(f, o.index, self._kernels[f.key][o.index]) for f in missing for o in unknown[f.key]]
         for cost in self._measure_all(todo):
             costs[cost.fragment][cost.kernel] = cost
         for fragment in missing:
             ranked = self._ranked(fragment, offers[fragment.key], costs[fragment.key])
             self.ranked[fragment.key], self.choices[fragment.key] = ranked, ranked[0] if ranked else None
+        self._kernels.clear()  # sources of thousands take much memory; the few that are chosen are made again
         return {key: self.choices[key] for key in wanted}
 
     def kernel(self, fragment: Fragment, weights: Mapping[str, np.ndarray]) -> Kernel:
@@ -147,9 +149,10 @@ class Measurer:
 
         Those that do not are listed in `dropped`. KorchError when all refuse.
         """
+        self._generate([fragment])
         refusals: list[str] = []
         for choice in self.ranked[fragment.key]:
-            kernel = self._generate(fragment)[choice.offer.index]
+            kernel = self._kernels[fragment.key][choice.offer.index]
             refusal = next(
                 (r for p in kernel.packed if p.guard and (r := p.guard(*(weights[w] for w in p.weights)))), None
             )
@@ -159,25 +162,31 @@ class Measurer:
             self.dropped.append(Dropped(fragment, choice.offer.label, refusal))
         raise KorchError(f"no kernel takes the weights of the model: {'; '.join(refusals) or 'none was measured'}")
 
-    def _generate(self, fragment: Fragment) -> tuple[Kernel, ...]:
-        if fragment.key not in self._kernels:
-            offered = self.setting.implementations(fragment, self.setting.target)
+    def prepare(self, fragments: Iterable[Fragment]) -> None:
+        """Generates the kernels of fragments for `kernel`, in several processes."""
+        self._generate({f.key: f for f in fragments}.values())
+
+    def _generate(self, fragments: Iterable[Fragment]) -> dict[str, tuple[Kernel, ...] | str]:
+        """What the backend offers for those fragments that are not generated yet."""
+        missing = [f for f in fragments if f.key not in self._kernels]
+        found: dict[str, tuple[Kernel, ...] | str] = {}
+        for fragment, offered in zip(missing, self._generators.generate(missing), strict=True):
+            self.progress("generate", len(found), len(missing))
+            found[fragment.key] = offered
             self._kernels[fragment.key] = () if isinstance(offered, str) else offered
-        return self._kernels[fragment.key]
+        return found
 
     def _offers(self, fragments: Sequence[Fragment]) -> dict[str, list[Offer]]:
         """What the backend offers for each fragment: remembered, or generated."""
         generator = f"{self.setting.backend}|{self.setting.target}|{generator_version()}"
+        known = {f.key: self.database.offers(f.key, generator) for f in fragments}
+        fresh: dict[str, object] = {
+            key: offered if isinstance(offered, str) else [[kernel_hash(k), k.label, k.exact] for k in offered]
+            for key, offered in self._generate(f for f in fragments if known[f.key] is None).items()
+        }
         found: dict[str, list[Offer]] = {}
-        fresh: dict[str, object] = {}
-        for done, fragment in enumerate(fragments):
-            stored = self.database.offers(fragment.key, generator)
-            if stored is None:
-                self.progress("generate", done, len(fragments))
-                offered = self.setting.implementations(fragment, self.setting.target)
-                stored = offered if isinstance(offered, str) else [[kernel_hash(k), k.label, k.exact] for k in offered]
-                fresh[fragment.key] = stored
-                self._kernels[fragment.key] = () if isinstance(offered, str) else offered
+        for fragment in fragments:
+            stored = fresh.get(fragment.key, known[fragment.key])
             if isinstance(stored, str):
                 self.dropped.append(Dropped(fragment, "none", stored, broken=False))
                 stored = []

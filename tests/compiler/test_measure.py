@@ -10,7 +10,8 @@ import pytest
 from korch.codegen.target import host_target
 from korch.codegen.toolchain import find_toolchain
 from korch.costs.database import Cost, Database
-from korch.costs.measure import Measurer, Setting
+from korch.costs.generators import FEW, Generators, implementations_of
+from korch.costs.measure import C_BACKEND, Measurer, Setting
 from korch.costs.runtime import runtime_library
 from korch.errors import KorchError
 from korch.ir.fragment import Fragment
@@ -19,8 +20,8 @@ from korch.ir.layout import Layout
 from korch.ir.types import DType, TensorType
 
 
-def fragment(primitive: str = "neg") -> Fragment:
-    t = TensorType(DType.FLOAT32, (1000,))
+def fragment(primitive: str = "neg", size: int = 1000) -> Fragment:
+    t = TensorType(DType.FLOAT32, (size,))
     graph = Graph({"i0": t, "t0": t}, (("i0", "i0"),), (("t0", "t0"),), (Definition(primitive, ("i0",), ("t0",)),))
     return Fragment(graph, frozenset(), {v: Layout.row_major(t.shape) for v in ("i0", "t0")})
 
@@ -106,3 +107,16 @@ def test_a_database_that_is_none(tmp_path):
     (tmp_path / "costs.sqlite").write_bytes(b"not a database at all, not a database at all")
     with pytest.raises(KorchError, match="KORCH_CACHE_DIR"):
         Database(tmp_path / "costs.sqlite")
+
+
+def test_kernels_generated_by_several_processes_are_those_generated_here():
+    target = host_target()
+    fragments = [fragment(p, n) for n in range(1, FEW) for p in ("neg", "exp")]
+    expected = [implementations_of(C_BACKEND)(f, target) for f in fragments]
+    with Generators(C_BACKEND, target) as generators:
+        generators._count = 2  # pyright: ignore[reportPrivateUsage]
+        assert list(generators.generate(fragments)) == expected
+        for process in generators._processes:  # pyright: ignore[reportPrivateUsage]
+            process.kill()
+            process.wait()
+        assert list(generators.generate(fragments)) == expected
