@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from korch.ir.graph import Graph
 from korch.ir.layout import Layout
@@ -29,22 +30,17 @@ class Fragment:
     weights: frozenset[str]
     layouts: Mapping[str, Layout] = field(hash=False)
 
-    @property
+    @cached_property
     def text(self) -> str:
         g = self.graph
         lines: list[str] = []
         for v in g.input_values:
             lines.append(f"{'weight' if v in self.weights else 'input'} {v}: {g.types[v]} {self.layouts[v]}")
-        for v, array in g.constants.items():
-            lines.append(f"constant {v}: {g.types[v]} = {array.reshape(-1)[0].tobytes().hex()}")
-        for d in g.definitions:
-            attributes = "".join(f", {k}={a!r}" for k, a in d.attributes)
-            types = ", ".join(str(g.types[v]) for v in d.outputs)
-            lines.append(f"{', '.join(d.outputs)} = {d.primitive}({', '.join(d.inputs)}{attributes}) : {types}")
+        lines.extend(g.body)
         lines.extend(f"output {v} {self.layouts[v]}" for v in g.output_values)
         return "\n".join(lines) + "\n"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]

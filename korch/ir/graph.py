@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -74,6 +75,21 @@ class Graph:
     @property
     def output_values(self) -> tuple[str, ...]:
         return tuple(value for _, value in self.outputs)
+
+    @cached_property
+    def body(self) -> tuple[str, ...]:
+        """The scalar constants and the definitions as lines of a fragment's text; many fragments share a graph."""
+        constants = (
+            f"constant {v}: {self.types[v]} = {array.reshape(-1)[0].tobytes().hex()}"
+            for v, array in self.constants.items()
+        )
+        definitions = (
+            f"{', '.join(d.outputs)} = {d.primitive}({', '.join(d.inputs)}"
+            f"{''.join(f', {k}={a!r}' for k, a in d.attributes)}) : "
+            f"{', '.join(str(self.types[v]) for v in d.outputs)}"
+            for d in self.definitions
+        )
+        return (*constants, *definitions)
 
     def definers(self) -> dict[str, tuple[int, ...]]:
         """For each computed value, the indices of its definitions."""
