@@ -20,6 +20,7 @@ from typing import Any
 
 from korch.alternatives.rule import add_alternatives
 from korch.alternatives.rules import rules_for
+from korch.alternatives.summary import summary_of
 from korch.artifact.build import architecture_of
 from korch.artifact.pack import Artifact, Plan, Tensor, Weights, pack
 from korch.cache_dir import korch_cache_dir
@@ -106,10 +107,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Network:
-    """A model with its shapes bound, and its primitives with the alternatives."""
+    """A model with its shapes bound, its primitives, the same with the alternatives, and what each rule did."""
 
     operators: OperatorGraph
+    plain: Graph
     graph: Graph
+    rules: Sequence[Mapping[str, Any]]
 
     @property
     def inputs(self) -> Shapes:
@@ -182,8 +185,9 @@ def networks_of(model: Any, options: Options, progress: Progress = no_progress) 
         progress("import", 0, 0)
         operators = import_onnx(model, shapes)
         progress("fission", 0, 0)
-        graph, _ = add_alternatives(fission(operators), rules_for(options.numerics))
-        network = Network(operators, graph)
+        plain, rules = fission(operators), rules_for(options.numerics)
+        graph, firings = add_alternatives(plain, rules)
+        network = Network(operators, plain, graph, summary_of(rules, firings))
         found.setdefault(tuple(network.inputs.values()), network)
     return tuple(found.values())
 
@@ -217,7 +221,7 @@ def plan_over(
     """`make_plan` over these candidates."""
     started = time.monotonic()
     graph = network.graph
-    setting = setting_for(graph, toolchain, target, options)
+    setting = setting_for(network.plain, toolchain, target, options)
     with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
         found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
         progress("generate", 0, 0)
@@ -233,14 +237,14 @@ def plan_over(
         arena_bytes=program.arena_bytes,
         worker_scratch_bytes=program.worker_scratch_bytes,
         kernels=kernel_records(graph, found.plan, steps, program),
-        certificate=_plain({**asdict(found.certificate), "numerics": options.numerics}),
+        certificate=_plain({**asdict(found.certificate), "numerics": options.numerics, "rules": network.rules}),
     )
     c = found.certificate
     return plan, Summary(
         inputs=network.inputs,
         target=target.name,
         operators=len(network.operators.operators),
-        primitives=len(graph.definitions),
+        primitives=len(network.plain.definitions),
         candidates=c.candidates,
         distinct=c.distinct,
         measured=c.measured,
@@ -425,6 +429,8 @@ def _plain(value: Any) -> Any:
     """What JSON can hold: NumPy's numbers become Python's, an infinity None."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -141,7 +141,8 @@ def _movements(match: Match, value: str) -> tuple[list[Definition], str]:
 
 def _read(match: Match, d: Definition) -> str:
     """What a movement or a step by a constant reads."""
-    return d.inputs[1] if len(d.inputs) > 1 and match.constant(d.inputs[0]) is not None else d.inputs[0]
+    first, *others = d.inputs
+    return others[0] if others and match.constant(first) is not None else first
 
 
 def _scaled_constant(match: Match, new: Replacement, value: str, factor: float) -> str:

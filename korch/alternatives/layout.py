@@ -54,7 +54,8 @@ def picks_merged(match: Match, d: Definition, new: Replacement) -> Replacement |
             if fill is not None and not _same_number(step.attribute("value"), fill):
                 break
             fill = step.attribute("value")  # type: ignore[assignment]
-        maps = [tuple(-1 if i < 0 else inner[i] for i in m) for m, inner in zip(maps, axis_maps(match, step), strict=True)]
+        pairs = zip(maps, axis_maps(match, step), strict=True)
+        maps = [tuple(-1 if i < 0 else inner[i] for i in m) for m, inner in pairs]
         value, steps = step.inputs[0], steps + 1
     if steps == 1:
         return ""
@@ -83,7 +84,9 @@ def picks_merged(match: Match, d: Definition, new: Replacement) -> Replacement |
 
 
 def _same_number(a: Attribute, b: Attribute) -> bool:
-    return repr(float(str(a)) if not isinstance(a, bool) else a) == repr(float(str(b)) if not isinstance(b, bool) else b)
+    """Whether two fills are the same, NaN and the sign of zero included."""
+    one, other = (repr(v if isinstance(v, bool) else float(str(v))) for v in (a, b))
+    return one == other
 
 
 def _between_zeros(reads: tuple[int, ...]) -> bool:
@@ -140,14 +143,9 @@ def slice_into_weights(match: Match, d: Definition, new: Replacement) -> Replace
     if match.is_output(d.inputs[0]) or any(u.primitive != "slice" for u in match.users(d.inputs[0])):
         return "the whole result is used too"
     index = starts[linear.axis] + steps[linear.axis] * np.arange(shape[linear.axis])
-    weight = new.constant(np.take(linear.weight, index, axis=0 if d_is_conv(linear) else 1))
+    weight = new.constant(np.take(linear.weight, index, axis=0 if linear.d.primitive == "conv" else 1))
     changed: dict[str, Attribute] = {"shape": shape} if linear.d.primitive == "conv_transpose" else {}
     return new.finish(d.outputs[0], new.again(linear.d, linear.d.inputs[0], weight, **changed))
-
-
-def d_is_conv(linear: Linear) -> bool:
-    """Whether the weight's first dimension is the output channels."""
-    return linear.d.primitive == "conv"
 
 
 def orders_merged(match: Match, d: Definition, new: Replacement) -> Replacement | str:
@@ -247,8 +245,8 @@ def _regrouped(dims: Sequence[tuple[int, int]], shape: Sequence[int]) -> list[tu
 
 
 def order_around_elementwise(match: Match, d: Definition, new: Replacement) -> Replacement | str:
-    """M(f(N(x), N(y), …)) = f(x, y, …) for movements M and N (transposes, reshapes) that undo each other; and where they
-    do not, but together are one movement, that one after f."""
+    """M(f(N(x), N(y), …)) = f(x, y, …) for movements M and N (transposes, reshapes) that undo each other, and
+    f(MN(x), MN(y), …) where MN is one movement."""
     inner = next((x for x in match.definers(d.inputs[0]) if TABLE[x.primitive].kind == "elementwise"), None)
     if inner is None:
         return ""

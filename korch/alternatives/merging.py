@@ -37,9 +37,7 @@ def sharing_input_merged(match: Match, d: Definition, new: Replacement) -> Repla
         return "the weights of the others differ in shape or are no constants"
     if len(parts) > _MOST_MERGED:
         return f"more than {_MOST_MERGED} share the input"
-    axis = 1 if d.primitive == "matmul" else 0
-    if d.primitive == "conv_transpose":
-        axis = 1
+    axis = 0 if d.primitive == "conv" else 1
     weight = new.constant(np.concatenate([p.weight for p in parts], axis=axis))
     total = sum(p.channels[1] for p in parts)
     changed: dict[str, Attribute] = {}
@@ -79,8 +77,6 @@ def sum_of_linear(match: Match, d: Definition, new: Replacement) -> Replacement 
         return "the summed convolutions differ in their kernels or inputs"
     if head.groups != 1:
         return "the convolutions have groups"
-    if head.d.primitive == "matmul" and match.shape(alike[0][1].d.inputs[0])[:-1] != match.shape(head.d.inputs[0])[:-1]:
-        return "the summed products differ in their rows"
     if _goes_on(match, d):
         return "the sum goes on"
     if any(match.used_elsewhere(t, user) for t, _ in alike for user in match.users(t)[:1]):
@@ -134,8 +130,8 @@ def _concatenated(match: Match, new: Replacement, parts: list[Linear]) -> str | 
 
 
 def pointwise_merged(match: Match, d: Definition, new: Replacement) -> Replacement | str:
-    """P(M(L(x, w) + b), p) = M(L(x, w p) + b p) for a product or 1x1 convolution P over the channels, and M any chain of
-    reshapes and transposes that keep the channels together: two linear primitives are one."""
+    """P(M(L(x, w) + b), p) = M(L(x, w p) + b p) for a product or 1x1 convolution P over the channels, and M any chain
+    of reshapes and transposes that keep the channels together: two linear primitives are one."""
     second = linear_of(match, d)
     if not isinstance(second, Linear) or not second.pointwise or second.groups != 1:
         return ""

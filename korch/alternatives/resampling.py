@@ -13,6 +13,7 @@ from korch.alternatives.reading import Linear, linear_of, rounded
 from korch.alternatives.rule import EXACT, REASSOCIATES, Match, Replacement, Rule
 from korch.ir.graph import Definition
 
+
 def pointwise_before_enlarging(match: Match, d: Definition, new: Replacement) -> Replacement | str:
     """P(concat_i(R_i(x_i)), p) = sum_i R_i(P(x_i, p_i)) for a product or 1x1 convolution P over the channels, R_i being
     resamplings, repetitions and reshapes of other axes; p_i are the weight's rows for the channels of part i."""
@@ -313,8 +314,8 @@ def _without_zeros(reads: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
 
 
 def transposed_as_convolution(match: Match, d: Definition, new: Replacement) -> Replacement | str:
-    """conv_transpose(x, w) with strides s = s phases side by side of conv(x, w'), where w' holds, reversed, the taps of w
-    that reach an output of that phase; with strides 1 one convolution with the kernel reversed."""
+    """conv_transpose(x, w) with strides s = s phases side by side of conv(x, w'), where w' holds, reversed, the taps of
+    w that reach an output of that phase; with strides 1 one convolution with the kernel reversed."""
     linear = linear_of(match, d)
     if not isinstance(linear, Linear):
         return linear

@@ -72,7 +72,7 @@ def linears(channels: int, outputs: int) -> Iterator[Linear]:
 
 def test_affine_into_weights():
     def graphs():
-        for channels, outputs in ((1, 2), (2, 1), (2, 4), (4, 2)):
+        for channels, outputs in ((1, 2), (2, 2), (4, 2)):
             kinds = ("mul", "add mul", "mul add", "sub div add", "rsub mul")
             for linear, steps in itertools.product(linears(channels, outputs), kinds):
                 s = Sketch()
@@ -176,7 +176,7 @@ def test_sum_of_linear():
 
 def test_pointwise_merged():
     def graphs():
-        for a, b, c in itertools.product((1, 2), (1, 2, 4), (1, 2)):
+        for a, b, c in ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 4, 2)):
             for one, bias in itertools.product(linears(a, b), (False, True)):
                 s = Sketch()
                 y = one.apply(s, s.input(*one.shape))
@@ -252,7 +252,9 @@ BORDERS = ("zeros", "reflect", "edge", "none", "uneven")
 @pytest.mark.parametrize("border", BORDERS)
 def test_repeated_then_convolved(border):
     def graphs():
-        for n, factor, kernel, stride, dilation in itertools.product((1, 2, 3, 4), (2, 3), (1, 2, 3, 4, 5), (1, 2), (1, 2)):
+        for n, factor, kernel, stride, dilation in itertools.product(
+            (1, 2, 3, 4), (2, 3), (1, 2, 3, 4, 5), (1, 2), (1, 2)
+        ):
             s = Sketch()
             x = s.input(1, 2, n)
             x = s("take", x, axis=2, indices=tuple(i // factor for i in range(factor * n)))
@@ -293,7 +295,9 @@ def test_repeated_then_convolved_in_two_dimensions():
 
 def test_transposed_as_convolution():
     def graphs():
-        for n, kernel, stride, dilation, pad, extra in itertools.product(SIZES, SIZES, (1, 2, 3), (1, 2), (0, 1), (0, 1)):
+        for n, kernel, stride, dilation, pad, extra in itertools.product(
+            SIZES, SIZES, (1, 2, 3), (1, 2), (0, 1), (0, 1)
+        ):
             out = (n - 1) * stride + (kernel - 1) * dilation + 1 - 2 * pad + extra
             if out < 1:
                 continue
@@ -422,7 +426,7 @@ def test_slice_of_concat():
 
 def test_slice_into_weights():
     def graphs():
-        for outputs, first, size, step in itertools.product((2, 3), (0, 1, 2), (1, 2), (-1, 1)):
+        for outputs, first, size, step in ((2, 0, 1, 1), (2, 1, 1, 1), (2, 1, 2, -1), (3, 1, 2, 1), (3, 2, 1, 1)):
             last = first + (size - 1) * step
             if not (0 <= last < outputs and first < outputs):
                 continue
@@ -468,7 +472,7 @@ def test_orders_merged():
 
 def test_order_around_elementwise():
     def graphs():
-        for shape in ((1, 2, 2), (2, 3), (2, 1, 3)):
+        for shape in ((2, 3), (2, 1, 3)):
             for first in orders(shape):
                 s = Sketch()
                 x = order(s, s.input(*shape), first)
