@@ -24,7 +24,6 @@ from korch.candidates.build import Candidates
 from korch.codegen.c.program import ConstantBlock
 from korch.codegen.target import host_target
 from korch.codegen.toolchain import find_toolchain
-from korch.fission.fission import fission
 from korch.pipeline import (
     Network,
     Options,
@@ -45,7 +44,7 @@ def variants_of(network: Network) -> dict[str, tuple[Network, Candidates]]:
     """The candidates of each variant by name, the full set first."""
     full = enumerate_candidates(network.graph)
     types = network.graph.types
-    plain = replace(network, graph=fission(network.operators))
+    plain = replace(network, graph=network.plain)
 
     def row_major(column: int) -> bool:
         resources = (*full.columns[column].inputs, *full.columns[column].outputs)

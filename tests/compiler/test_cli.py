@@ -373,6 +373,15 @@ def test_explain_as_json(korch, optimized) -> None:
     assert "kernel_0" in kernel["source"] and "MatMul" in str(kernel["operators"])
 
 
+def test_explain_rules(korch, optimized, folder) -> None:
+    done = korch("explain", optimized, "--rules")
+    assert done.code == 0
+    assert "affine_into_weights (reassociates): " in done.out
+    recorded, tried = (korch("explain", f, "--rules", "--json").json for f in (optimized, folder / "model.onnx"))
+    assert recorded["rules"][0]["rules"] == tried["rules"][0]["rules"]
+    assert recorded["rules"][0]["rules"][0]["rule"] == "tanh_of_softplus"
+
+
 def test_explain_as_page(korch, optimized, tmp_path) -> None:
     page = tmp_path / "plan.html"
     assert korch("explain", optimized, "--html", page).code == 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from korch.alternatives.rule import Caps, Match, Replacement, Rule, add_alternatives
+from korch.alternatives.rule import Caps, Firing, Match, Replacement, Rule, add_alternatives
 from korch.alternatives.rules import RULES, rules_for
+from korch.alternatives.summary import summary_of
 from korch.ir.evaluate import evaluate_values
 from korch.ir.graph import Definition, Graph
+from korch.report.rules import rules_text
 from tests.pure.rule_graphs import Sketch, check, choices, conv, fire, refused, rule_named
 
 
@@ -499,3 +504,24 @@ def test_all_rules_together_keep_every_value() -> None:
 
 def test_a_rule_is_known_by_its_functions_name() -> None:
     assert rule_named("scale_past_matmul").name == "scale_past_matmul"
+
+
+def test_the_documentation_lists_all_rules_in_their_order() -> None:
+    page = Path(__file__).parents[2] / "docs" / "alternatives.md"
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(r.name, r.label) for r in RULES]
+
+
+def test_the_summary_counts_equal_reasons() -> None:
+    graph = attention()
+    rules = [rule_named("scale_past_matmul"), rule_named("sum_as_product"), rule_named("picks_merged")]
+    _, firings = add_alternatives(graph, rules)
+    found = {entry["rule"]: entry for entry in summary_of(rules, firings)}
+    assert found["scale_past_matmul"]["fired"] == {"count": 1, "where": ["node"]}
+    assert found["picks_merged"]["fired"]["count"] == 0
+    assert found["picks_merged"]["refused"] == []
+    refusals = summary_of(rules, [*firings, *(Firing("picks_merged", f"v{k}", f"n{k}", "why") for k in range(9))])
+    assert refusals[2]["refused"] == [{"reason": "why", "count": 9, "where": ["n0", "n1", "n2", "n3"]}]
+    text = rules_text("model", refusals)
+    assert "refused 9 times, why: n0, n1, n2, n3, ..." in text
+    assert "did not fire" in text
