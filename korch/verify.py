@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from korch.ir.types import DType, TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 RELATIVE_L2 = {DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}  # others: 1e-4
 LARGEST = {DType.FLOAT16: 1e-1, DType.BFLOAT16: 5e-1}  # others: 1e-3, relative to the channel's RMS
@@ -51,6 +51,8 @@ def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, n
             found[name] = rng.standard_normal(t.shape).astype(t.dtype.numpy)
         elif t.dtype is DType.BOOL:
             found[name] = rng.integers(0, 2, t.shape).astype(bool)
+        elif t.dtype in CODES:
+            found[name] = rng.integers(0, 256, t.shape, np.uint8).view(t.dtype.numpy)
         else:
             found[name] = rng.integers(0, 10, t.shape).astype(t.dtype.numpy)
     return found
@@ -87,8 +89,8 @@ def compare(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -
     The standard: the relative L2 error is at most 1e-4 (float32 and float64; 1e-2 and 5e-2 for float16 and
     bfloat16), the largest error is at most 1e-3 of the reference's RMS over that channel (or of 1 % of the
     output's RMS, where that is greater; 1e-1 and 5e-1 for 16 bits), and the masks of NaN and infinities agree.
-    Integers and booleans are equal. No output is missing. A channel is an index of dimension 1 where there are
-    three dimensions or more, of the last dimension otherwise.
+    Integers, booleans and codes of eight bits or less are equal. No output is missing. A channel is an index of
+    dimension 1 where there are three dimensions or more, of the last dimension otherwise.
     """
     missing = OutputError(math.inf, math.inf, f"is missing; the optimized model has {', '.join(got)}")
     return Verification({n: compare_output(got[n], r) if n in got else missing for n, r in expected.items()})
@@ -100,6 +102,8 @@ def compare_output(value: np.ndarray, reference: np.ndarray) -> OutputError:
         got, want = TensorType.of(value), TensorType.of(reference)
         return OutputError(math.inf, math.inf, f"is {got}, the reference is {want}")
     dtype = DType.of(reference.dtype)
+    if dtype in CODES:
+        value, reference = value.view(np.uint8), reference.view(np.uint8)
     if not dtype.is_float:
         wrong = int(np.count_nonzero(value != reference))
         if not wrong:

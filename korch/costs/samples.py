@@ -11,7 +11,7 @@ import numpy as np
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Graph
 from korch.ir.layout import Layout
-from korch.ir.types import TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 _INDEXED = {"gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd"}
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38, 1.0, -1.0)
@@ -80,6 +80,8 @@ def _sample(t: TensorType, rng: np.random.Generator, limit: int | None, special:
             places = rng.integers(0, array.size, max(1, array.size // 20))
             array.reshape(-1)[places] = rng.choice(np.array([info.min, info.max], t.dtype.numpy), len(places))
         return array
+    if t.dtype in CODES:
+        return rng.integers(0, 256, t.shape, np.uint8).view(t.dtype.numpy)
     return rng.integers(0, 2, t.shape).astype(bool)
 
 
@@ -96,7 +98,7 @@ def view(memory: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarr
     """The value that lies in a flat array, without a copy."""
     size = memory.dtype.itemsize
     strides = tuple(s * size for s in layout.strides_of(shape))
-    return np.lib.stride_tricks.as_strided(memory, shape, strides)
+    return np.ndarray(shape, memory.dtype, memory.view(np.uint8).data, 0, strides)
 
 
 def mismatch(
@@ -118,6 +120,9 @@ def mismatch(
     for name, reference in expected.items():
         value = got[name]
         exact = None if double is None else double[name]
+        if DType.of(reference.dtype) in CODES:
+            value, reference = value.view(np.uint8), reference.view(np.uint8)
+            exact = None if exact is None else exact.view(np.uint8)
         if np.issubdtype(reference.dtype, np.inexact) or reference.dtype.kind == "V" or reference.dtype.itemsize == 2:
             reason = _float_mismatch(value, reference, exact, adversarial)
         else:

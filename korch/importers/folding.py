@@ -26,7 +26,7 @@ from korch.importers.attributes import (
     static_shape,
 )
 from korch.importers.order import reads
-from korch.ir.types import DType
+from korch.ir.types import CODES, DType
 
 FOLD_LIMIT = 64 << 20  # bytes of a result that is larger than what it is computed from
 ADDRESS_LIMIT = 1 << 56  # elements that an array may have, even where one is repeated
@@ -61,6 +61,8 @@ def fold(
     """
     if _is_random(node, version, constants) or _is_beyond_reference(node, version):
         return None
+    if node.op_type not in MOVEMENT and any(element_dtype(t.tensor_type.elem_type) in CODES for t in types.values()):
+        return None  # fission knows how to round to eight bits or less
     shapes = [static_shape(t) for t in types.values()]
     if any(s is not None and math.prod(s) > ADDRESS_LIMIT for s in shapes):
         return None
@@ -214,6 +216,8 @@ def _reference(node: NodeProto, version: int, feeds: Mapping[str, np.ndarray]) -
 
 def cast_array(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The array in another dtype: float to integer truncates and saturates, NaN gives 0; the rest is NumPy's."""
+    if DType.of(array.dtype) in CODES:
+        array = array.astype(np.float32)
     if not DType.of(array.dtype).is_float or dtype.kind not in "iu":
         with np.errstate(all="ignore"):
             return array.astype(dtype)

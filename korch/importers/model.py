@@ -11,18 +11,18 @@ from onnx import GraphProto, ModelProto, TensorProto, defs, helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from korch.errors import InvalidModel
+from korch.importers.aged import OLDEST_OPSET, converted
 from korch.importers.attributes import graphs_of, one_line, opset_versions
 from korch.importers.order import order_model
 
 Source = str | Path | ModelProto | bytes
 
-OLDEST_OPSET = 7  # the first with today's broadcasting
-
 
 def load_model(source: Source) -> ModelProto:
     """The model with its external data read in and its nodes in an order in which they can be computed.
 
-    A ModelProto that needs neither is returned as it is, and is never changed. InvalidModel, in one line, when the
+    A model of an operator set before 7 is converted to a newer one.
+    A ModelProto that needs none of this is returned as it is, and is never changed. InvalidModel, in one line, when the
     source is no ONNX model or breaks the rules of the format: a missing file or external data file, an operator
     set that is too old or too new, a cycle, an undefined name, whatever `onnx.checker` finds.
     """
@@ -38,9 +38,11 @@ def load_model(source: Source) -> ModelProto:
         assert directory is not None
         _load_external(tensor, directory)
     _check_names(model)
+    model = converted(model)
     _check_versions(model)
     outline = _outline(model)
     in_order = order_model(outline)
+    _place_contributed(outline)
     try:
         onnx.checker.check_model(outline)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
@@ -155,6 +157,15 @@ def _check_versions(model: ModelProto) -> None:
             )
     if not versions:
         raise InvalidModel("the model states no operator set (opset_import is empty)")
+
+
+def _place_contributed(outline: ModelProto) -> None:
+    """ONNX Runtime's optimizer writes an operator of its own into the standard domain, which the checker refuses."""
+    for node in outline.graph.node:
+        if node.op_type == "SimplifiedLayerNormalization" and not node.domain:
+            node.domain = "com.microsoft"
+    if all(o.domain != "com.microsoft" for o in outline.opset_import):
+        outline.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
 
 def _outline(model: ModelProto) -> ModelProto:

@@ -11,7 +11,7 @@ from korch.ir.graph import Definition, Graph
 from korch.ir.primitives import TABLE
 from korch.ir.primitives.elementwise import convert
 from korch.ir.primitives.primitive import NARROW
-from korch.ir.types import DType, TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> dict[str, np.ndarray]:
@@ -91,7 +91,8 @@ def _compute(graph: Graph, d: Definition, operands: list[np.ndarray], double: bo
     if d.primitive == "cast":
         return (_cast_double(operands[0], DType(str(attributes["to"]))),)
     if d.primitive == "bitcast":
-        operands = [convert(operands[0], graph.types[d.inputs[0]].dtype)]
+        declared = graph.types[d.inputs[0]].dtype
+        operands = operands if declared in CODES else [convert(operands[0], declared)]
     return tuple(map(_promote, TABLE[d.primitive].numpy(operands, attributes)))
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from korch.ir.graph import Attribute, Definition, Graph
-from korch.ir.types import DType, TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 INLINE_ELEMENTS = 8
 
@@ -106,6 +106,8 @@ def _print_element(element: np.generic) -> str:
     dtype = DType.of(element.dtype)
     if dtype.is_float:
         return repr(float(element))
+    if dtype in CODES:
+        return repr(int(element.view(np.uint8)))
     return repr(bool(element)) if dtype is DType.BOOL else repr(int(element))
 
 
@@ -151,7 +153,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _split_types(text: str) -> list[TensorType]:
     """Types separated by commas, which shapes have inside as well."""
-    return [TensorType.parse(t) for t in re.findall(r"[a-z0-9]+\[[^\]]*\]", text)]
+    return [TensorType.parse(t) for t in re.findall(r"[a-z0-9_]+\[[^\]]*\]", text)]
 
 
 def _attributes(text: str) -> tuple[tuple[str, Attribute], ...]:
@@ -232,4 +234,5 @@ class _Reader:
             return
         literal = parse_attribute(data)
         items = literal if isinstance(literal, tuple) else (literal,)
-        self._constants[value] = np.array(items, declared.dtype.numpy).reshape(declared.shape)
+        stored = np.uint8 if declared.dtype in CODES else declared.dtype.numpy
+        self._constants[value] = np.array(items, stored).reshape(declared.shape).view(declared.dtype.numpy)

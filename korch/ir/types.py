@@ -10,7 +10,11 @@ import numpy as np
 
 
 class DType(StrEnum):
-    """Element types, named as in NumPy (`bfloat16` as in ml_dtypes)."""
+    """Element types, named as in NumPy and ml_dtypes.
+
+    Those of CODES are of eight bits or less, one element in a byte. They only move: what computes with them
+    reads their bits (`bitcast` to uint8).
+    """
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
@@ -25,13 +29,23 @@ class DType(StrEnum):
     UINT16 = "uint16"
     UINT8 = "uint8"
     BOOL = "bool"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E4M3FNUZ = "float8_e4m3fnuz"
+    FLOAT8_E5M2 = "float8_e5m2"
+    FLOAT8_E5M2FNUZ = "float8_e5m2fnuz"
+    FLOAT8_E8M0FNU = "float8_e8m0fnu"
+    FLOAT4_E2M1FN = "float4_e2m1fn"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT2 = "int2"
+    UINT2 = "uint2"
 
     @property
     def numpy(self) -> np.dtype:
-        if self is DType.BFLOAT16:
+        if self is DType.BFLOAT16 or self in CODES:
             import ml_dtypes  # only here: loading an artifact needs NumPy and the standard library alone
 
-            return np.dtype(ml_dtypes.bfloat16)
+            return np.dtype(getattr(ml_dtypes, self.value))
         return np.dtype(self.value)
 
     @property
@@ -49,7 +63,7 @@ class DType(StrEnum):
 
     @property
     def is_integer(self) -> bool:
-        return self not in FLOATS and self is not DType.BOOL
+        return self not in FLOATS and self not in CODES and self is not DType.BOOL
 
     @staticmethod
     def of(dtype: np.dtype | type) -> DType:
@@ -58,6 +72,9 @@ class DType(StrEnum):
 
 
 FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+CODES = frozenset(d for d in DType if d.value.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")))
+"""Formats in which numbers are only stored."""
 
 
 @dataclass(frozen=True, slots=True)

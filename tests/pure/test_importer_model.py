@@ -64,8 +64,22 @@ def test_cut_short(tmp_path: Path) -> None:
 
 
 def test_old_operator_set() -> None:
-    text = refusal(model(RELU.replace("17", "6")))
-    assert "operator set 6" in text and "version_converter" in text
+    graph = import_onnx(model(RELU.replace("17", "6")))
+    assert [(op.op_type, op.version) for op in graph.operators] == [("Relu", 8)]
+
+
+def test_slopes_for_channels_of_an_old_operator_set() -> None:
+    """They used to belong to the second dimension, as broadcasting was named by an axis."""
+    old = '<ir_version: 3, opset_import: ["": 6]> g (float[2,3,4,5] x, float[3] s) => (float[2,3,4,5] y) '
+    graph = import_onnx(model(old + "{ y = PRelu(x, s) }"))
+    unsqueeze, prelu = graph.operators
+    assert graph.types[unsqueeze.outputs[0]].shape == (3, 1, 1) and prelu.inputs == ("x", unsqueeze.outputs[0])
+
+
+def test_old_operators_that_onnx_does_not_convert() -> None:
+    old = '<ir_version: 3, opset_import: ["": 1]> g (float[2] x) => (float[2] y) { y = ParametricSoftplus(x) }'
+    text = refusal(model(old))
+    assert "operator set 1" in text
 
 
 def test_new_operator_set() -> None:

@@ -25,7 +25,8 @@ typedef struct korch_context korch_context; /* the memory of one caller at a tim
 
 typedef struct korch_tensor_info {
   const char *name;
-  const char *dtype; /* float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64, bool (one byte) */
+  const char *dtype; /* float32, float64, float16, bfloat16, int8 to int64, uint8 to uint64, bool (one byte);
+                        formats of eight bits or less as ml_dtypes names them, one element in a byte */
   int rank;
   const int64_t *shape; /* row-major */
   size_t bytes;

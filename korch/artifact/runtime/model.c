@@ -123,7 +123,10 @@ static uint64_t element_size(const char *dtype) {
     uint64_t size;
   } known[] = {{"float32", 4}, {"float64", 8}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},
                {"int32", 4},   {"int16", 2},   {"int8", 1},    {"uint64", 8},   {"uint32", 4},
-               {"uint16", 2},  {"uint8", 1},   {"bool", 1}};
+               {"uint16", 2},  {"uint8", 1},   {"bool", 1},
+               /* one element in a byte */
+               {"float8_e4m3fn", 1}, {"float8_e4m3fnuz", 1}, {"float8_e5m2", 1}, {"float8_e5m2fnuz", 1},
+               {"float8_e8m0fnu", 1}, {"float4_e2m1fn", 1}, {"int4", 1}, {"uint4", 1}, {"int2", 1}, {"uint2", 1}};
   for (size_t k = 0; k < sizeof known / sizeof *known; k++)
     if (!strcmp(dtype, known[k].name)) return known[k].size;
   return 0;

@@ -21,7 +21,7 @@ import numpy as np
 from korch.codegen.target import Target
 from korch.ir.graph import Definition
 from korch.ir.primitives import TABLE
-from korch.ir.types import DType, TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 # In this order: a block may use what stands above it. All of `base` is in every file.
 _FILES = ("base", "memory", "arithmetic", "convert", "float64", "float32")
@@ -40,6 +40,7 @@ _TAGS: dict[DType, str] = {
     DType.UINT16: "u16",
     DType.UINT8: "u8",
     DType.BOOL: "b8",
+    **dict.fromkeys(CODES, "u8"),
 }
 
 
@@ -75,6 +76,8 @@ def literal(value: np.generic) -> str:
     dtype = DType.of(value.dtype)
     if dtype is DType.BOOL:
         return str(int(bool(value)))
+    if dtype in CODES:
+        return str(int(value.view(np.uint8)))
     if dtype.is_integer:
         return _integer_literal(int(value), dtype)
     number = float(value)

@@ -7,10 +7,11 @@ from functools import reduce
 import numpy as np
 
 from korch.fission.builder import Builder
+from korch.fission.codes import ROUND_MODES, convert
 from korch.fission.reading import Refused, integer, number, text, wide
 from korch.fission.tensor import Tensor, where
 from korch.importers.operators import Operator
-from korch.ir.types import DType
+from korch.ir.types import CODES, DType
 
 
 def Abs(b: Builder, op: Operator, x: Tensor) -> Tensor:
@@ -256,17 +257,24 @@ def Clip(b: Builder, op: Operator, x: Tensor, low: Tensor | None = None, high: T
 
 def Cast(b: Builder, op: Operator, x: Tensor) -> Tensor:
     """A float becomes an integer by truncation, saturated, and NaN becomes 0."""
-    return x.cast(result_dtype(op))
+    return _converted(op, x, result_dtype(op))
 
 
 def CastLike(b: Builder, op: Operator, x: Tensor, model: Tensor) -> Tensor:
-    return x.cast(model.dtype)
+    return _converted(op, x, model.dtype)
+
+
+def _converted(op: Operator, x: Tensor, to: DType) -> Tensor:
+    mode = text(op, "round_mode", "up", ROUND_MODES)
+    return convert(x, to, bool(integer(op, "saturate", 1)), mode)
 
 
 def BitCast(b: Builder, op: Operator, x: Tensor) -> Tensor:
     to = result_dtype(op)
     if x.dtype is to:
         return x
+    if CODES & {x.dtype, to} and DType.UINT8 not in (x.dtype, to):
+        return BitCast(b, op, x.map("bitcast", to="uint8"))
     if x.dtype is DType.BOOL:
         # A boolean is one byte of 0 or 1.
         return BitCast(b, op, x.cast(DType.UINT8))
@@ -289,6 +297,16 @@ ONNX_DTYPES: dict[int, DType] = {
     12: DType.UINT32,
     13: DType.UINT64,
     16: DType.BFLOAT16,
+    17: DType.FLOAT8_E4M3FN,
+    18: DType.FLOAT8_E4M3FNUZ,
+    19: DType.FLOAT8_E5M2,
+    20: DType.FLOAT8_E5M2FNUZ,
+    21: DType.UINT4,
+    22: DType.INT4,
+    23: DType.FLOAT4_E2M1FN,
+    24: DType.FLOAT8_E8M0FNU,
+    25: DType.UINT2,
+    26: DType.INT2,
 }
 """The numbers of TensorProto.DataType."""
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from korch.fission.builder import Builder
+from korch.fission.codes import convert, is_integer_code
 from korch.fission.operators.convolution import convolved
 from korch.fission.operators.elementwise import result_dtype
 from korch.fission.reading import integer, wide
 from korch.fission.tensor import Tensor
 from korch.importers.operators import Operator
-from korch.ir.types import DType
+from korch.ir.types import CODES, DType
 
 
 def QuantizeLinear(b: Builder, op: Operator, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
@@ -19,14 +21,19 @@ def QuantizeLinear(b: Builder, op: Operator, x: Tensor, scale: Tensor, zero: Ten
     if zero is None and integer(op, "output_dtype", 0):
         to = result_dtype(op, "output_dtype")
     w = wide(x) if x.dtype.is_float else x.cast(DType.FLOAT32)
-    levels = (w / _per_axis(op, x, scale).cast(w.dtype)).round()
-    return shifted(levels, None if zero is None else _per_axis(op, x, zero), to)
+    levels = w / _per_axis(op, x, scale).cast(w.dtype)
+    if to in CODES and not is_integer_code(to):
+        return convert(levels, to, bool(integer(op, "saturate", 1)))
+    return shifted(levels.round(), None if zero is None else _per_axis(op, x, zero), to)
 
 
 def DequantizeLinear(b: Builder, op: Operator, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """(x - zero) * scale."""
+    """(x - zero) * scale; floats of eight bits or less have no zero point but 0."""
     to = result_dtype(op, "output_dtype") if integer(op, "output_dtype", 0) else scale.dtype
-    levels = centered(x, None if zero is None else _per_axis(op, x, zero))
+    if x.dtype in CODES and not is_integer_code(x.dtype):
+        levels = convert(x, DType.FLOAT32)
+    else:
+        levels = centered(x, None if zero is None else _per_axis(op, x, zero))
     factor = _per_axis(op, x, wide(scale))
     return (levels.cast(factor.dtype) * factor).cast(to)
 
@@ -44,12 +51,17 @@ def _per_axis(op: Operator, x: Tensor, parameter: Tensor) -> Tensor:
 
 def centered(x: Tensor, zero: Tensor | None) -> Tensor:
     """x - zero in int32."""
-    return x.cast(DType.INT32) if zero is None else x.cast(DType.INT32) - zero.cast(DType.INT32)
+    levels = convert(x, DType.INT32)
+    return levels if zero is None else levels - convert(zero, DType.INT32)
 
 
 def shifted(levels: Tensor, zero: Tensor | None, to: DType) -> Tensor:
     """Whole float numbers moved by the zero point, saturated to an integer dtype."""
-    return (levels if zero is None else levels + zero.cast(levels.dtype)).cast(to)
+    levels = levels if zero is None else levels + convert(zero, levels.dtype)
+    if to not in CODES:
+        return levels.cast(to)
+    limits = ml_dtypes.iinfo(to.numpy)
+    return convert(levels.maximum(float(limits.min)).minimum(float(limits.max)), to)
 
 
 def integer_matmul(x: Tensor, y: Tensor, x_zero: Tensor | None, y_zero: Tensor | None) -> Tensor:

@@ -27,7 +27,7 @@ from korch.ir.primitives.primitive import (
     widen,
     word,
 )
-from korch.ir.types import DType, TensorType
+from korch.ir.types import CODES, DType, TensorType
 
 Function = Callable[..., np.ndarray]
 Meaning = Callable[[Arrays, Attributes], tuple[np.ndarray, ...]]
@@ -227,7 +227,10 @@ def _float_function(
 
 
 def _cast_rule(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    return (TensorType(_target(attributes), types[0].shape),)
+    to = _target(attributes)
+    one_dtype(types, ANY)
+    require(to not in CODES, f"the dtype {to.value} is not supported")
+    return (TensorType(to, types[0].shape),)
 
 
 def _bitcast_rule(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:

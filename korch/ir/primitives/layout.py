@@ -18,7 +18,7 @@ from korch.ir.primitives.primitive import (
     require,
     shape_of,
 )
-from korch.ir.types import TensorType
+from korch.ir.types import CODES, TensorType
 
 
 def _broadcast_rule(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -111,7 +111,7 @@ def _pad(arrays: Arrays, attributes: Attributes) -> tuple[np.ndarray, ...]:
 
 
 def _concat_rule(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    dtype, first = one_dtype(types, ANY), types[0]
+    dtype, first = one_dtype(types, ANY | CODES), types[0]
     axis = axis_of(attributes, first.rank)
     for t in types:
         same = t.rank == first.rank and all(
