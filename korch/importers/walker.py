@@ -14,6 +14,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from korch.errors import InvalidModel, UnsupportedModel
+from korch.importers import contrib
 from korch.importers.attributes import (
     attribute_value,
     constant_node_array,
@@ -226,6 +227,10 @@ class Walker:
         if domain == "" and node.op_type in CONTROL:
             return {o: TypeProto() for o in named}
         schema = find_schema(node.op_type, version, domain)
+        if schema is None and (domain == contrib.DOMAIN or node.op_type == "SimplifiedLayerNormalization"):
+            found = contrib.contrib_outputs(node, types)
+            if found is not None:
+                return found
         if schema is None:
             return {o: scope.declared.get(o, TypeProto()) for o in named}
         return infer_outputs(node, schema, scope.opsets, types, known)

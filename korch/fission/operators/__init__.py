@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from korch.fission.operators import (
     activation,
+    contrib,
     convolution,
     elementwise,
     indexing,
@@ -196,4 +197,7 @@ FUNCTIONS: tuple[Fission, ...] = (
 OPERATORS: dict[tuple[str, str], Fission] = {
     **{("", function.__name__): function for function in FUNCTIONS},
     ("", "Scatter"): indexing.ScatterElements,
+    **{("com.microsoft", function.__name__): function for function in contrib.CONTRIB},
+    # ONNX Runtime's optimizer writes it into the standard domain.
+    ("", "SimplifiedLayerNormalization"): contrib.SimplifiedLayerNormalization,
 }
