@@ -38,7 +38,9 @@ from korch.costs.measure import Dropped, Measurer, Setting
 from korch.costs.runtime import runtime_library
 from korch.costs.samples import mismatch
 from korch.errors import ArtifactError, InvalidInput, KorchError, ToolchainError
+from korch.fission.aten.fission import fission as fission_aten
 from korch.fission.fission import fission
+from korch.importers.aten import AtenGraph
 from korch.importers.onnx import import_onnx
 from korch.importers.operators import OperatorGraph
 from korch.inputs import read_inputs
@@ -109,7 +111,7 @@ class Summary:
 class Network:
     """A model with its shapes bound, its primitives, the same with the alternatives, and what each rule did."""
 
-    operators: OperatorGraph
+    operators: OperatorGraph | AtenGraph
     plain: Graph
     graph: Graph
     rules: Sequence[Mapping[str, Any]]
@@ -179,17 +181,27 @@ def check_request(output: Path, options: Options) -> None:
 
 
 def networks_of(model: Any, options: Options, progress: Progress = no_progress) -> tuple[Network, ...]:
-    """The model for each set of shapes, once for each set of input shapes that they come to."""
+    """The model for each set of shapes, once for each set of input shapes that they come to.
+
+    `model` is what `import_onnx` reads, or a traced PyTorch program, which has its shapes.
+    """
+    if isinstance(model, AtenGraph):
+        progress("fission", 0, 0)
+        return (_network(model, fission_aten(model), options),)
     found: dict[tuple[tuple[int, ...], ...], Network] = {}
     for shapes in options.shapes:
         progress("import", 0, 0)
         operators = import_onnx(model, shapes)
         progress("fission", 0, 0)
-        plain, rules = fission(operators), rules_for(options.numerics)
-        graph, firings = add_alternatives(plain, rules)
-        network = Network(operators, plain, graph, summary_of(rules, firings))
+        network = _network(operators, fission(operators), options)
         found.setdefault(tuple(network.inputs.values()), network)
     return tuple(found.values())
+
+
+def _network(operators: OperatorGraph | AtenGraph, plain: Graph, options: Options) -> Network:
+    rules = rules_for(options.numerics)
+    graph, firings = add_alternatives(plain, rules)
+    return Network(operators, plain, graph, summary_of(rules, firings))
 
 
 def make_plan(

@@ -1,0 +1,1 @@
+"""Fission of PyTorch's core ATen operators. Nothing here needs PyTorch."""
