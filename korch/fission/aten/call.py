@@ -126,7 +126,7 @@ def _pair(a: DType, b: DType) -> DType:
     if _category(a) != _category(b):
         return a if _category(a) > _category(b) else b
     if a.is_float:
-        return DType.FLOAT32 if {a, b} == HALF else max(a, b, key=lambda dtype: dtype.size)
+        return DType.FLOAT32 if frozenset((a, b)) == HALF else max(a, b, key=lambda dtype: dtype.size)
     joined = DType.of(np.promote_types(a.numpy, b.numpy))
     if joined.is_float:
         raise Refused(f"{a.value} and {b.value} have no common dtype")
