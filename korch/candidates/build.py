@@ -54,7 +54,8 @@ def candidates_of(
 ) -> Candidates:
     """Enumerates the sets of a graph's groups and gives them outputs and layouts.
 
-    `proposed` are sets of definitions that growing does not find; they write what none of them reads.
+    `proposed` are sets of definitions that growing does not find; they write what none of them reads. A partition that
+    may change layouts may use them too, instead of its own kernels.
     """
     dependence = dependence_of(graph, grouping.groups)
     enumeration = enumerate_sets(graph, grouping.groups, fusible, caps, dependence)
@@ -72,10 +73,11 @@ def candidates_of(
         definitions = {d for g in bits(chosen) for d in grouping.groups[g].definitions}
         for outputs in _output_choices(dependence, chosen):
             add(tuple(sorted(definitions)), outputs)
+    whole: dict[tuple[int, ...], list[int]] = {}
     for part in map(grouping.closed, proposed):
         read = {v for d in part for v in graph.definitions[d].inputs}
         made = [v for d in part for v in graph.definitions[d].outputs]
-        add(part, tuple(v for v in made if v not in read))
+        whole[part] = add(part, tuple(v for v in made if v not in read))
     own: dict[str, list[int]] = {}
     for name, partition in (partitions or {}).items():
         closed = [grouping.closed(part) for part in partition.kernels]
@@ -84,6 +86,9 @@ def candidates_of(
         for part in closed:
             outputs = [v for d in part for v in graph.definitions[d].outputs if v in wanted]
             own[name].extend(add(part, tuple(dict.fromkeys(outputs))))
+        members = {d for part in closed for d in part}
+        if not partition.row_major:
+            own[name].extend(c for part, added in whole.items() if members.issuperset(part) for c in added)
     moves = [*_copies(graph, places, [*kernels, *aliases]), *aliases]
     columns = (*kernels, *moves)
     everywhere = range(len(kernels), len(columns))

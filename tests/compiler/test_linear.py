@@ -126,6 +126,45 @@ DEPTHWISE: dict[str, Fragment] = {
     "in blocks": conv((2, 512, 5, 6), (512, 1, 3, 3), stride=2, pad=1, groups=512, epilogue="bias relu"),
 }
 
+
+
+def separable(
+    x: tuple[int, ...],
+    outputs: int,
+    kernel: int = 3,
+    stride: int = 1,
+    pad: int = 1,
+    between: str = "bias silu",
+    epilogue: str = "bias",
+    order: tuple[int, ...] | None = LAST,
+) -> Fragment:
+    """A depthwise convolution, and a 1x1 convolution of what it gives."""
+    g, channels = Build(), x[1]
+    y = g.op(
+        "conv", g.input(*x, order=order), g.weight(channels, 1, kernel, kernel), strides=(stride,) * 2,
+        dilations=(1, 1), pads=(pad,) * 4, groups=channels,
+    )  # fmt: skip
+    if "bias" in between:
+        y = g.op("add", y, g.spread(g.weight(channels), g.shape(y), 1))
+    if "silu" in between:
+        one = g.spread(g.constant(1.0), g.shape(y))
+        y = g.op("mul", y, g.op("div", one, g.op("add", one, g.op("exp", g.op("neg", y)))))
+    y = g.op(
+        "conv", y, g.weight(outputs, channels, 1, 1), strides=(1, 1), dilations=(1, 1), pads=(0, 0, 0, 0), groups=1
+    )
+    return finished(g, y, epilogue, LAST, axis=1)
+
+
+SEPARABLE: dict[str, Fragment] = {
+    "as it comes": separable((1, 16, 12, 14), 24),
+    "odd sizes": separable((2, 19, 9, 13), 21, epilogue="bias residual silu"),
+    "strided": separable((1, 32, 11, 17), 16, stride=2, between="bias"),
+    "5x5, nothing between": separable((1, 24, 10, 12), 40, kernel=5, pad=2, between="", epilogue=""),
+    "many channels": separable((1, 256, 8, 8), 64, epilogue="bias both relu"),
+    "unpadded": separable((1, 16, 9, 9), 8, pad=0),
+    "many tasks": separable((1, 64, 48, 40), 32, epilogue="bias residual"),
+}
+
 WINOGRAD: dict[str, Fragment] = {
     "whole tiles": conv((2, 16, 12, 16), (32, 16, 3, 3), pad=1, epilogue="bias relu"),
     "partial tiles": conv((1, 19, 11, 21), (37, 19, 3, 3), pad=1, epilogue="bias residual silu"),
@@ -323,6 +362,7 @@ ALL = {
     **{f"conv {k}": f for k, f in CONVS.items()},
     **{f"winograd {k}": f for k, f in WINOGRAD.items()},
     **{f"depthwise {k}": f for k, f in DEPTHWISE.items()},
+    **{f"separable {k}": f for k, f in SEPARABLE.items()},
     **FUSED,
 }
 TARGETS = ("x86_64", "x86_64_v3", "x86_64_v4")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from korch.codegen.c.linear.attention import Attention
+from korch.codegen.c.linear.separable import Separable
 from korch.ir.graph import Definition, Graph
 from korch.ir.primitives import TABLE
 
@@ -30,6 +31,7 @@ class FusionRules:
     - `prologue`: the classes of primitives that may compute a linear primitive's first operand, and stand beside
       its result; other operands are only moved.
     - `small_bytes`: reductions over unlike axes are fused when their operands are not larger than this.
+    - `pair_bytes`: two convolutions are fused when the value between is at least as large as this.
     - `kept_bytes`: so much may be kept of a value that a later reduction combines over other axes.
     """
 
@@ -37,6 +39,7 @@ class FusionRules:
     prologue: frozenset[str] = _PLAIN
     small_bytes: int = 64 << 10
     kept_bytes: int = 128 << 10
+    pair_bytes: int = 3 << 20
 
 
 RULES = FusionRules()
@@ -57,8 +60,7 @@ def fusible(graph: Graph, definitions: Sequence[int], rules: FusionRules = RULES
                 return "opaque primitives stand alone"
         elif kind == "linear":
             if linear is not None:
-                attention = Attention.of(graph, members)
-                return attention if isinstance(attention, str) else None
+                return _pair(graph, members, linear, rules)
             linear = d
         elif kind == "reduce":
             reductions.append(d)
@@ -134,6 +136,18 @@ def _follows(d: Definition) -> bool:
 def _kind(d: Definition) -> str:
     """The class of a primitive; a resampling combines a few neighbours, as windows do."""
     return "reduce" if d.primitive == "resample" else TABLE[d.primitive].kind
+
+
+def _pair(graph: Graph, members: Sequence[Definition], one: Definition, rules: FusionRules) -> str | None:
+    """Two linear primitives: those pairs that have a kernel, where what lies between is worth keeping in cache."""
+    if one.primitive != "conv":
+        attention = Attention.of(graph, members)
+        return attention if isinstance(attention, str) else None
+    pair = Separable.of(graph, members)
+    if isinstance(pair, str):
+        return pair
+    small = graph.types[pair.first.outputs[0]].bytes < rules.pair_bytes
+    return "two linear primitives with little between" if small else None
 
 
 def _around_linear(members: Sequence[Definition], linear: Definition, rules: FusionRules) -> str | None:

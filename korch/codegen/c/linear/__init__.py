@@ -11,6 +11,7 @@ from korch.codegen.c.linear.attention import attention_kernels
 from korch.codegen.c.linear.conv import conv_kernels
 from korch.codegen.c.linear.matmul import matmul_kernels
 from korch.codegen.c.linear.problem import Problem
+from korch.codegen.c.linear.separable import separable_kernels
 from korch.codegen.c.linear.transposed import transposed_kernels
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
@@ -19,10 +20,11 @@ from korch.ir.primitives import TABLE
 
 
 def linear_implementations(fragment: Fragment, target: Target) -> tuple[Kernel, ...] | str:
-    """Kernels for a fragment with one linear primitive, or two around a softmax, the most promising first; or why
-    there are none."""
-    if sum(TABLE[d.primitive].kind == "linear" for d in fragment.graph.definitions) > 1:
-        return attention_kernels(fragment, target)
+    """Kernels for a fragment with one linear primitive, or a known pair, the most promising first; or why there are
+    none."""
+    linear = [d.primitive for d in fragment.graph.definitions if TABLE[d.primitive].kind == "linear"]
+    if len(linear) > 1:
+        return separable_kernels(fragment, target) if "conv" in linear else attention_kernels(fragment, target)
     problem = Problem.of(fragment, target)
     if isinstance(problem, str):
         return problem

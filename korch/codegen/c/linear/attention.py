@@ -10,8 +10,8 @@ they are short. K and V are packed first, each by tasks of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from korch.codegen.c.emit import Memory, NestError, Writer
 from korch.codegen.c.index import to_c, variable
@@ -19,7 +19,7 @@ from korch.codegen.c.linear.contraction import decode
 from korch.codegen.c.linear.fuse import Plane, epilogue, prologue
 from korch.codegen.c.linear.matmul import Product, packed_at_run_time
 from korch.codegen.c.linear.operand import no_table, place_of
-from korch.codegen.c.linear.problem import Arguments, Problem
+from korch.codegen.c.linear.problem import Arguments, Problem, part_of
 from korch.codegen.c.linear.split import TASKS, Balanced, Panels, tile_choices, use_half
 from korch.codegen.c.linear.tile import Columns, Walk, accumulate, accumulator, half_vectors, stored_tile
 from korch.codegen.c.nest_values import Values
@@ -27,7 +27,6 @@ from korch.codegen.kernel import Argument, Kernel
 from korch.codegen.target import Target
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Definition, Graph
-from korch.ir.layout import Layout
 from korch.ir.primitives import TABLE
 
 # For a block's scores.
@@ -138,9 +137,9 @@ def attention_kernels(fragment: Fragment, target: Target) -> tuple[Kernel, ...] 
         return parts
     graph = fragment.graph
     s, w = parts.scores.outputs[0], parts.result.inputs[0]
-    first = _part(fragment, (s,), ())
+    first = part_of(fragment, (s,), ())
     inner = (w, parts.sums)
-    second = _part(fragment, graph.output_values, inner)
+    second = part_of(fragment, graph.output_values, inner)
     problems = Problem.of(first, target), Problem.of(second, target)
     if isinstance(problems[0], str) or isinstance(problems[1], str):
         return next(p for p in problems if isinstance(p, str))
@@ -151,26 +150,6 @@ def attention_kernels(fragment: Fragment, target: Target) -> tuple[Kernel, ...] 
         return (_kernel(fragment, parts, problems[0], problems[1], f, h),)
     except NestError as error:
         return str(error)
-
-
-def _part(fragment: Fragment, outputs: Iterable[str], inputs: Iterable[str]) -> Fragment:
-    """The part of a fragment that computes these values from its inputs and those given."""
-    graph = fragment.graph
-    makers = {v: d for d in graph.definitions for v in d.outputs if v not in inputs}
-    needed: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        v = waiting.pop()
-        if v not in needed:
-            needed.add(v)
-            waiting.extend(makers[v].inputs if v in makers else ())
-    definitions = tuple(d for d in graph.definitions if d.outputs[0] in needed and d.outputs[0] in makers)
-    read = tuple(v for v in (*graph.input_values, *inputs) if v in needed)
-    made = replace(
-        graph, inputs=tuple((v, v) for v in read), outputs=tuple((v, v) for v in outputs), definitions=definitions
-    )
-    layouts = {v: fragment.layouts.get(v, Layout.row_major(graph.types[v].shape)) for v in (*read, *outputs)}
-    return Fragment(made, fragment.weights & set(read), layouts)
 
 
 @dataclass(frozen=True)

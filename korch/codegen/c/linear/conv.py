@@ -73,25 +73,33 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, place: Place | None, r
     panels = Panels(g.outputs, problem.target.lanes(), vectors, use_half(g.outputs, problem.target))
     arguments = Arguments()
     key = f"conv {panels.key} groups={g.groups}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, panels, g.groups, weights)))
+    packed = arguments.pack(Packed(weights.weights, key, partial(pack_weights, panels, g.groups, weights)))
     source, shared, private = convolution_source(problem, arguments, g, packed, place, panels, rows)
     parameters = (("mr", rows), ("nv", vectors))
     return Kernel("conv", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), shared, private)
 
 
 def convolution_source(
-    problem: Problem, arguments: Arguments, g: Conv, packed: str, place: Place | None, panels: Panels, rows: int
+    problem: Problem,
+    arguments: Arguments,
+    g: Conv,
+    packed: str,
+    place: Place | None,
+    panels: Panels,
+    rows: int,
+    made: str = "",
 ) -> tuple[str, int, int]:
     """The C text of a direct convolution, and its shared and private scratch in bytes.
 
-    `place` is the input's element where it is read in place.
+    `place` is the input's element where it is read in place. `made` are C statements that compute the input rows `lo`
+    to `hi` (without padding) at `scratch`, for a convolution of one tap.
     """
     target, value = problem.target, problem.linear.inputs[0]
     outer = (g.images, g.groups)
     positions, tiles = g.rows * g.length, Balanced.of(g.length, rows)
     work = 2.0 * math.prod(outer) * positions * g.outputs * g.depth
     weights, rest = g.depth * g.outputs, g.images * positions * (g.channels + g.outputs)
-    by_columns = g.images * positions < FEW_ROWS and weights > 2 * rest
+    by_columns = g.images * positions < FEW_ROWS and weights > 2 * rest and not made
     units = g.rows if g.rows > 1 else tiles.count
     unit_bytes = (g.strides[0] * g.padded[1] * g.channels + g.length * g.outputs) * 4 * g.rows // units
     blocks = Balanced(units, 1) if by_columns else blocks_of(math.prod(outer), units, unit_bytes, work)
@@ -120,7 +128,7 @@ def convolution_source(
     else:
         private = ((blocks.largest - 1) * g.strides[0] + g.reach[0]) * line * 4
         first, last = f"lo * {g.strides[0]}", f"(hi - 1) * {g.strides[0]} + {g.reach[0]}"
-        fill = padded_rows(problem, arguments, g, value, first, last, "scratch")
+        fill = made or padded_rows(problem, arguments, g, value, first, last, "scratch")
         a = f"scratch + (i - lo) * {step}"
 
     def result(j: Index, c: Index) -> Indices:
@@ -135,5 +143,5 @@ def convolution_source(
     return contraction_source(contraction, target), shared, private
 
 
-def _pack(panels: Panels, groups: int, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+def pack_weights(panels: Panels, groups: int, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
     return pack_conv(panels, groups, weights.evaluate(*arrays))

@@ -46,8 +46,7 @@ class Plane:
 
 def depthwise_kernels(problem: Problem, g: Conv, weights: Constant) -> tuple[Kernel, ...] | str:
     """Kernels for a convolution whose groups have one input and one output channel each."""
-    sizes = [size for size in (6, 4, 8) if size + g.kernel[1] + 1 <= problem.target.vector_registers] or [4]
-    sizes = list(dict.fromkeys(Balanced.of(g.length, size).largest for size in sizes))
+    sizes = _sizes(problem, g)
     kernels = [_kernel(problem, g, weights, size, g.groups, g.groups) for size in sizes[:2]]
     columns = (sizes[0] - 1) * g.strides[1] + g.reach[1]
     if g.groups % BLOCK == 0 and g.kernel[0] * columns * g.groups * 4 > problem.target.l1_bytes // 2:
@@ -57,21 +56,23 @@ def depthwise_kernels(problem: Problem, g: Conv, weights: Constant) -> tuple[Ker
     return tuple(kernels)
 
 
+def _sizes(problem: Problem, g: Conv) -> list[int]:
+    """Outputs in a step, the most promising number first."""
+    sizes = [size for size in (6, 4, 8) if size + g.kernel[1] + 1 <= problem.target.vector_registers] or [4]
+    return list(dict.fromkeys(Balanced.of(g.length, size).largest for size in sizes))
+
+
 def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: int, block: int) -> Kernel:
     """A kernel of `size` outputs in a step, which goes through a row with `block` channels at a time. Where `channels`
     are fewer than there are, blocks of them are copied first."""
-    lanes = problem.target.lanes()
     arguments = Arguments()
-    key = f"depthwise {lanes}: {weights.text}"
-    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, weights, lanes)))
-    tiles = Balanced.of(g.length, size)
     joined = g.joined(channels)
     outer = (g.images, joined.groups)
     work = 2.0 * g.images * g.groups * g.rows * g.length * g.depth
     unit_bytes = (g.strides[0] * g.padded[1] + g.length) * channels * 4
     blocks = blocks_of(math.prod(outer), g.rows, unit_bytes, work)
+    tiles = Balanced.of(g.length, size)
     plane, fill, scratch = _source(problem, arguments, joined, tiles, blocks)
-    finish = epilogue(problem, arguments, lambda j, c: joined.result_index(problem, j, c), g.length, channels)
     lines = [
         "typedef struct { const korch_runtime *runtime; char *const *p; } KERNEL_context;",
         "static void KERNEL_task(void *context, int64_t task, int64_t worker) {",
@@ -79,15 +80,10 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: i
         "const korch_runtime *runtime = ((KERNEL_context *)context)->runtime;",
         f"const int64_t block = task % {blocks.count}; task /= {blocks.count};",
         *decode(outer),
-        f"const float *weights = (const float *){packed} + o1 * {channels * g.depth};",
         f"const int64_t lo = {blocks.start('block')}, hi = {blocks.start('block + 1')};",
         fill,
-        "for (int64_t i = lo; i < hi; ++i) {",
-        f"const float *x = {plane.start};",
-        *_row_range(g, plane.clipped),
-        f"for (int64_t first = 0; first < {channels}; first += {block}) {{",
-        *_tiles(joined, tiles, plane, block, finish),
-        "} } }",
+        *_rows(problem, arguments, joined, weights, tiles, plane, block),
+        "}",
         "void KERNEL(const korch_runtime *runtime, char *const *p) {",
         "KERNEL_context context = {runtime, p};",
         f"korch_parallel(runtime, {math.prod(outer) * blocks.count}, KERNEL_task, &context);",
@@ -96,6 +92,34 @@ def _kernel(problem: Problem, g: Conv, weights: Constant, size: int, channels: i
     source = "\n".join(lines) + "\n"
     parameters = (("outputs", tiles.largest), ("channels", channels), ("block", block))
     return Kernel("depthwise", source, tuple(arguments.arguments), parameters, tuple(arguments.packed), 0, scratch)
+
+
+def rows_in_place(problem: Problem, arguments: Arguments, g: Conv, weights: Constant) -> str | None:
+    """C statements that compute the rows `lo` to `hi` of image o0, all groups, from the input where it lies; None
+    where it cannot be read there."""
+    joined = g.joined(g.groups)
+    tiles = Balanced.of(g.length, _sizes(problem, g)[0])
+    plane, _, scratch = _source(problem, arguments, joined, tiles, Balanced(g.rows, 1))
+    return None if scratch else "\n".join(_rows(problem, arguments, joined, weights, tiles, plane, g.groups))
+
+
+def _rows(
+    problem: Problem, arguments: Arguments, g: Conv, weights: Constant, tiles: Balanced, plane: Plane, block: int
+) -> list[str]:
+    """The rows `lo` to `hi` of image o0 and group o1 of channels."""
+    lanes, taps = problem.target.lanes(), g.kernel[0] * g.kernel[1]
+    key = f"depthwise {lanes}: {weights.text}"
+    packed = arguments.pack(Packed(weights.weights, key, partial(_pack, weights, lanes)))
+    finish = epilogue(problem, arguments, lambda j, c: g.result_index(problem, j, c), g.length, g.channels)
+    return [
+        f"const float *weights = (const float *){packed} + o1 * {g.channels * taps};",
+        "for (int64_t i = lo; i < hi; ++i) {",
+        f"const float *x = {plane.start};",
+        *_row_range(g, plane.clipped),
+        f"for (int64_t first = 0; first < {g.channels}; first += {block}) {{",
+        *_tiles(g, tiles, plane, block, finish),
+        "} }",
+    ]
 
 
 def _pack(weights: Constant, lanes: int, *arrays: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from korch.codegen.kernel import Argument, Packed
 from korch.codegen.target import Target
 from korch.ir.fragment import Fragment
 from korch.ir.graph import Definition
+from korch.ir.layout import Layout
 from korch.ir.primitives import TABLE
 from korch.ir.types import DType
 
@@ -61,6 +62,26 @@ class Problem:
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.fragment.graph.types[value].shape
+
+
+def part_of(fragment: Fragment, outputs: Iterable[str], inputs: Iterable[str]) -> Fragment:
+    """The part of a fragment that computes these values from its inputs and those given."""
+    graph = fragment.graph
+    makers = {v: d for d in graph.definitions for v in d.outputs if v not in inputs}
+    needed: set[str] = set()
+    waiting = list(outputs)
+    while waiting:
+        v = waiting.pop()
+        if v not in needed:
+            needed.add(v)
+            waiting.extend(makers[v].inputs if v in makers else ())
+    definitions = tuple(d for d in graph.definitions if d.outputs[0] in needed and d.outputs[0] in makers)
+    read = tuple(v for v in (*graph.input_values, *inputs) if v in needed)
+    made = replace(
+        graph, inputs=tuple((v, v) for v in read), outputs=tuple((v, v) for v in outputs), definitions=definitions
+    )
+    layouts = {v: fragment.layouts.get(v, Layout.row_major(graph.types[v].shape)) for v in (*read, *outputs)}
+    return Fragment(made, fragment.weights & set(read), layouts)
 
 
 class Arguments:
