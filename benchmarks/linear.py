@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
+import math
 import sys
 import tempfile
 import time
@@ -187,6 +189,73 @@ LAYERS: tuple[Layer, ...] = (
     matmul("classifier", 1, 1280, 1000),
 )
 
+
+def _op(
+    types: dict[str, TensorType], definitions: list[Definition], primitive: str, *operands: str, **attributes: Attribute
+) -> str:
+    """Adds a definition; the name of its result."""
+    name = f"t{len(definitions)}"
+    (types[name],) = TABLE[primitive].infer([types[v] for v in operands], attributes)
+    definitions.append(Definition(primitive, operands, (name,), tuple(sorted(attributes.items()))))
+    return name
+
+
+def softmax_attention(network: str, heads: int, queries: int, keys: int, depth: int) -> Layer:
+    """Rows of softmax(q k / sqrt(depth)) v; heads lie side by side in the tokens, as projections leave them."""
+    shapes = {"i0": (heads, queries, depth), "i1": (heads, depth, keys), "i2": (heads, keys, depth), "c0": ()}
+    types = {v: TensorType(DType.FLOAT32, s) for v, s in shapes.items()}
+    definitions: list[Definition] = []
+    op = functools.partial(_op, types, definitions)
+    shape = (heads, queries, keys)
+    x = op("div", op("matmul", "i0", "i1"), op("broadcast", "c0", shape=shape, axes=()))
+    largest = op("broadcast", op("reduce_max", x, axes=(2,)), shape=shape, axes=(0, 1))
+    e = op("exp", op("sub", x, largest))
+    total = op("broadcast", op("reduce_sum", e, axes=(2,)), shape=shape, axes=(0, 1))
+    y = op("transpose", op("matmul", op("div", e, total), "i2"), perm=(1, 0, 2))
+    inputs = tuple((v, v) for v in ("i0", "i1", "i2"))
+    orders = {"i0": (1, 0, 2), "i1": (2, 0, 1), "i2": (1, 0, 2), y: (0, 1, 2)}
+    layouts = {v: Layout.canonical(types[v].shape, order) for v, order in orders.items()}
+    constants = {"c0": np.asarray(math.sqrt(depth), np.float32)}
+    graph = Graph(types, inputs, ((y, y),), tuple(definitions), constants)
+    name = f"{network}: attention, {heads} heads {queries}x{keys}, {depth}"
+    return Layer(name, Fragment(graph, frozenset(), layouts), 4.0 * heads * queries * keys * depth)
+
+
+def separable(network: str, channels: int, size: int, stride: int, outputs: int) -> Layer:
+    """A 3x3 depthwise convolution with bias, clipped below, and a 1x1 convolution."""
+    shapes = {
+        "i0": (1, channels, size, size), "i1": (channels, 1, 3, 3), "i2": (channels,), "i3": (outputs, channels, 1, 1),
+        "c0": (),
+    }  # fmt: skip
+    types = {v: TensorType(DType.FLOAT32, s) for v, s in shapes.items()}
+    definitions: list[Definition] = []
+    op = functools.partial(_op, types, definitions)
+    y = op("conv", "i0", "i1", strides=(stride,) * 2, dilations=(1, 1), pads=(1,) * 4, groups=channels)
+    shape = types[y].shape
+    y = op("add", y, op("broadcast", "i2", shape=shape, axes=(1,)))
+    y = op("max", y, op("broadcast", "c0", shape=shape, axes=()))
+    y = op("conv", y, "i3", strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, groups=1)
+    names = ("i0", "i1", "i2", "i3")
+    last = {v: Layout.channels_last(types[v].shape) for v in ("i0", y)}
+    layouts = {v: Layout.row_major(types[v].shape) for v in names} | last
+    constants = {"c0": np.asarray(0, np.float32)}
+    graph = Graph(types, tuple((v, v) for v in names), ((y, y),), tuple(definitions), constants)
+    name = f"{network}: depthwise {channels}{f' /{stride}' if stride > 1 else ''} @{size}, 1x1 to {outputs}"
+    operations = 2.0 * np.prod(shape) * (9 + outputs)
+    return Layer(name, Fragment(graph, frozenset(names[1:]), layouts), operations)
+
+
+PAIRS: tuple[Layer, ...] = (
+    softmax_attention("segformer", 1, 16384, 256, 32),
+    softmax_attention("segformer", 2, 4096, 256, 32),
+    softmax_attention("segformer", 5, 1024, 256, 32),
+    softmax_attention("segformer", 8, 256, 256, 32),
+    separable("efficientvit", 64, 256, 2, 32),
+    separable("efficientvit", 128, 128, 1, 32),
+    separable("efficientvit", 128, 128, 2, 64),
+    separable("efficientvit", 256, 64, 1, 64),
+)
+
 CHAINS = 12  # independent accumulators of the loop: enough for the latency, few enough for 16 registers
 
 HARNESS = f"""
@@ -291,7 +360,7 @@ def main() -> None:
     parser.add_argument("--best", action="store_true", help="print the fastest kernel of each layer only")
     options = parser.parse_args()
     target = target_named(options.target)
-    layers = [layer for layer in LAYERS if options.only in layer.name]
+    layers = [layer for layer in (*LAYERS, *PAIRS) if options.only in layer.name]
     if options.activation != "none":
         layers = [layer.activated(options.activation) for layer in layers]
     cases: list[tuple[Layer, Kernel]] = []

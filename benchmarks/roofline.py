@@ -4,7 +4,8 @@ Without models: the layers and loop nests of `benchmarks/linear.py` and `benchma
 every distinct kernel of their plans. The bound of a kernel is the longer of two times measured in turn with it, on
 one thread: its operations at the rate of a loop of multiply-adds, and a loop that streams as many bytes as the kernel
 must read and write, in buffers of the same sizes. All implementations that the C backend offers run; the fastest
-counts. Prints one line for each case; without `--only`, writes `benchmarks/results/roofline.json` and `roofline.md`.
+counts. Prints one line for each case; without models and `--only`, writes `benchmarks/results/roofline.json` and
+`roofline.md`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ctypes
 import json
 import math
 import mmap
+import re
 import statistics
 import sys
 import tempfile
@@ -147,9 +149,7 @@ def parse_fragment(text: str) -> Fragment:
             outputs.append(name)
         else:
             definitions.append(_definition(line, types))
-    graph = Graph(
-        types, tuple((v, v) for v in inputs), tuple((v, v) for v in outputs), tuple(definitions), constants
-    )
+    graph = Graph(types, tuple((v, v) for v in inputs), tuple((v, v) for v in outputs), tuple(definitions), constants)
     return Fragment(graph, frozenset(weights), layouts)
 
 
@@ -192,6 +192,7 @@ def standard_cases() -> list[Case]:
     """The layers and loop nests of the other two benchmarks."""
     return [
         *(Case(layer.name, layer.fragment) for layer in linear.LAYERS),
+        *(Case(layer.name, layer.fragment) for layer in linear.PAIRS),
         *(Case(f"nest: {make.__name__}", make()) for make in nests.CASES),
     ]
 
@@ -322,7 +323,7 @@ def rows(cases: Iterable[Case], target: Target, seconds: float) -> Iterator[Row]
 
 def group_of(row: Row) -> str:
     """The family's name without its parameters."""
-    return row.family.split(" mr=")[0].split(" outputs=")[0].split(" exact=")[0].split(" variant=")[0]
+    return re.split(r" \w+=", row.family)[0]
 
 
 def markdown(found: list[Row]) -> str:
@@ -362,7 +363,7 @@ def main() -> None:
             f"{row.family[:40]:40s} {row.name}",
             flush=True,
         )
-    if options.only or not found:
+    if options.only or options.models or not found:
         return
     RESULTS.mkdir(exist_ok=True)
     data = {"device": device_name(), "rows": [{**asdict(r), "fraction": r.fraction} for r in found]}

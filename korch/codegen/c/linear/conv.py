@@ -144,4 +144,5 @@ def convolution_source(
 
 
 def pack_weights(panels: Panels, groups: int, weights: Constant, *arrays: np.ndarray) -> np.ndarray:
+    """What packs a constant: `pack_conv` of its value (a partial function of it can be sent to another process)."""
     return pack_conv(panels, groups, weights.evaluate(*arrays))
