@@ -7,6 +7,7 @@ Each step is a function of another package; this module only joins them.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import platform
@@ -34,7 +35,7 @@ from korch.codegen.toolchain import Toolchain, compile_shared, find_toolchain, w
 from korch.costs.bounds import Ceilings, lower_bound
 from korch.costs.database import Database, database_path
 from korch.costs.machine import measure_ceilings
-from korch.costs.measure import Dropped, Measurer, Setting
+from korch.costs.measure import Dropped, Measurer, Setting, sources_version
 from korch.costs.runtime import runtime_library
 from korch.costs.samples import mismatch
 from korch.errors import ArtifactError, InvalidInput, KorchError, ToolchainError
@@ -45,7 +46,6 @@ from korch.importers.onnx import import_onnx
 from korch.importers.operators import OperatorGraph
 from korch.inputs import read_inputs
 from korch.ir.evaluate import evaluate
-from korch.ir.fragment import Fragment
 from korch.ir.graph import Graph
 from korch.ir.types import TensorType
 from korch.model import Model
@@ -56,6 +56,7 @@ from korch.selection.lazy import Certificate, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
 from korch.selection.solver import NoPlan
+from korch.selection.stored import plan_from_json, plan_to_json
 from korch.verify import Verification, compare, random_inputs
 
 Progress = Callable[[str, int, int], None]
@@ -215,10 +216,15 @@ def make_plan(
     """The cheapest plan for one set of shapes and one target, generated and compiled; `block` gets its constants."""
     started = time.monotonic()
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
-    progress("enumerate candidates", 0, 0)
-    candidates = enumerate_candidates(network.graph)
-    plan, summary = plan_over(candidates, network, target, toolchain, options, block, progress)
-    return plan, replace(summary, seconds=time.monotonic() - started)
+    setting = setting_for(network.plain, toolchain, target, options)
+    with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
+        found = known_plan(network.graph, measurer)
+        if found is None:
+            progress("enumerate candidates", 0, 0)
+            candidates = enumerate_candidates(network.graph)
+            found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
+            remember_plan(network.graph, measurer, found)
+        return finish_plan(found, network, measurer, options, block, started)
 
 
 def plan_over(
@@ -232,18 +238,26 @@ def plan_over(
 ) -> tuple[Plan, Summary]:
     """`make_plan` over these candidates."""
     started = time.monotonic()
-    graph = network.graph
     setting = setting_for(network.plain, toolchain, target, options)
     with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
         found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
-        progress("generate", 0, 0)
-        steps = plan_steps(graph, found.plan, measurer)
+        return finish_plan(found, network, measurer, options, block, started)
+
+
+def finish_plan(
+    found: Found, network: Network, measurer: Measurer, options: Options, block: ConstantBlock, started: float
+) -> tuple[Plan, Summary]:
+    """The chosen plan generated and compiled. `started` is when work on it began (`time.monotonic`)."""
+    graph, setting = network.graph, measurer.setting
+    target = setting.target
+    measurer.progress("generate", 0, 0)
+    steps = plan_steps(graph, found.plan, measurer)
     program = generate_program(graph, steps, target, block)
     plan = Plan(
         target=target,
         inputs=tuple(graph.types[v].shape for v in graph.input_values),
         outputs=tuple(graph.types[v].shape for v in graph.output_values),
-        code=compile_program(program, toolchain, target),
+        code=compile_program(program, setting.toolchain, target),
         source=program.source,
         threads=setting.threads,
         arena_bytes=program.arena_bytes,
@@ -292,12 +306,10 @@ def enumerate_candidates(graph: Graph) -> Candidates:
 
 @dataclass(frozen=True)
 class Found:
-    """The chosen plan with its certificate, the fragment of each structure, and the names of the graph's values in
-    each column's fragment."""
+    """The chosen plan with its certificate."""
 
     plan: SelectedPlan
     certificate: Certificate
-    fragments: Mapping[str, Fragment]
 
 
 def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, budget: float | None) -> Found:
@@ -334,7 +346,39 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
         failed = [d for d in measurer.dropped if measurer.choices.get(d.fragment.key) is None]
         causes = "; ".join(dict.fromkeys(_dropped_text(d) for d in failed[:3]))
         raise KorchError(f"{error}: {causes or 'nothing was dropped'}; please report the model") from error
-    return Found(plan, certificate, fragments)
+    return Found(plan, certificate)
+
+
+def known_plan(graph: Graph, measurer: Measurer) -> Found | None:
+    """The plan that an earlier search over this graph ended with, when nothing that matters has changed since."""
+    stored = measurer.database.fact("plan", plan_identity(graph, measurer.setting))
+    if not isinstance(stored, dict):
+        return None
+    found = Found(*plan_from_json(stored))
+    labels = labels_of(graph)
+    measurer.measure(fragment_of(graph, c, labels)[0] for c in found.plan.kernels if c.kind != "alias")
+    return found
+
+
+def remember_plan(graph: Graph, measurer: Measurer, found: Found) -> None:
+    """Keeps a plan for `known_plan`; not one that a budget cut short, which a later search may better."""
+    if found.certificate.complete:
+        value = plan_to_json(found.plan, found.certificate)
+        measurer.database.store_fact("plan", plan_identity(graph, measurer.setting), value)
+
+
+def plan_identity(graph: Graph, setting: Setting) -> str:
+    """A hash of all that a plan follows from: the graph (of its weights only types matter, of scalars the values),
+    the state that costs are measured in, and Korch itself."""
+    digest = hashlib.sha256(f"{setting.text}|{setting.numerics}|{sources_version()}".encode())
+    for v, t in graph.types.items():
+        array = graph.constants.get(v)
+        content = "" if array is None else array.tobytes().hex() if array.size == 1 else "weight"
+        digest.update(f"{v!r} {t} {content}\n".encode())
+    for d in graph.definitions:
+        digest.update(f"{d.primitive} {d.inputs} {d.outputs} {d.attributes}\n".encode())
+    digest.update(f"{graph.inputs} {graph.outputs}".encode())
+    return digest.hexdigest()
 
 
 def plan_steps(graph: Graph, plan: SelectedPlan, measurer: Measurer) -> list[Step | Alias]:
@@ -488,8 +532,17 @@ def known_ceilings(setting: Setting, database: Database) -> Ceilings:
 
 
 def compile_program(program: Program, toolchain: Toolchain, target: Target) -> bytes:
-    """The plan's shared library."""
+    """The plan's shared library, kept in the cache: one clang takes seconds for a hundred kernels."""
+    digest = hashlib.sha256(f"{toolchain.version}|{target}|{program.source}".encode()).hexdigest()[:32]
+    cached = korch_cache_dir() / "code" / f"{digest}.so"
+    if cached.exists():
+        return cached.read_bytes()
     with tempfile.TemporaryDirectory(prefix="korch-") as folder:
         path = Path(folder) / "plan.so"
         compile_shared(toolchain, program.source, target, path, timeout=600.0)
-        return path.read_bytes()
+        code = path.read_bytes()
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    temporary = cached.with_name(f".{cached.name}.{secrets.token_hex(4)}")
+    temporary.write_bytes(code)
+    os.replace(temporary, cached)
+    return code

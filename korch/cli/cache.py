@@ -11,7 +11,7 @@ import typer
 from korch.cli.common import JsonOption, errors_in_one_line, print_json, say
 
 # All that Korch puts into the folder: KORCH_CACHE_DIR may name one that holds other things.
-_CONTENTS = ("costs.sqlite*", "libkorch-*.so", ".libkorch-*", "zig")
+_CONTENTS = ("costs.sqlite*", "libkorch-*.so", ".libkorch-*", "zig", "code")
 
 cache = typer.Typer(help="Show, clear, export or import the measured costs.", no_args_is_help=True)
 

@@ -63,14 +63,19 @@ class Setting:
         return f"{self.device}|{self.target.name}|{self.toolchain.version}|{self.threads} threads|weights {weights}"
 
 
-@cache
 def generator_version() -> str:
     """Changes whenever the sources of code generation do."""
+    return sources_version("codegen", "ir")
+
+
+@cache
+def sources_version(*folders: str) -> str:
+    """Changes whenever the sources in these folders of the package do, or any of the package's when none is named."""
     root = Path(korch.codegen.__file__).parent.parent
     digest = hashlib.sha256()
-    for folder in ("codegen", "ir"):
+    for folder in folders or (".",):
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".c"):
+            if path.suffix in (".py", ".c", ".h"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
