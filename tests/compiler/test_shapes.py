@@ -131,3 +131,19 @@ def test_dynamic(cache, tmp_path) -> None:
 def test_dynamic_with_shapes_given(cache) -> None:
     model = korch.optimize(unbound(), shapes={"x": (4, 64)}, budget=0, dynamic=True)
     assert model.shapes == ({"x": (4, 64)},)
+
+
+def test_a_model_that_was_searched_before_is_not_searched_again(cache, tmp_path, monkeypatch) -> None:
+    first, second = tmp_path / "first.korch", tmp_path / "second.korch"
+    korch.optimize(unbound(), shapes={"x": (13, 64)}).save(first)
+
+    def not_again(graph: object) -> None:
+        raise AssertionError("candidates are enumerated again")
+
+    monkeypatch.setattr("korch.pipeline.enumerate_candidates", not_again)
+    korch.optimize(unbound(), shapes={"x": (13, 64)}).save(second)
+    assert first.read_bytes() == second.read_bytes()
+    with pytest.raises(AssertionError, match="again"):
+        korch.optimize(unbound(), shapes={"x": (14, 64)})
+    with pytest.raises(AssertionError, match="again"):
+        korch.optimize(unbound(), shapes={"x": (13, 64)}, threads=1)
