@@ -1,8 +1,9 @@
-"""The five networks against their peers: `python -m benchmarks.networks [NAME ...] [--threads 2] [--budget SECONDS]`.
+"""The networks against their peers: `python -m benchmarks.networks [NAME ...] [--threads 2] [--budget SECONDS]`.
 
-Per network one interleaved run (alternating bursts, one process per engine, idle engines stopped): Korch, ONNX Runtime,
-OpenVINO and PyTorch eager in both memory formats. Prints a table and writes `benchmarks/results/networks.json` and
-`networks.md`. Engines that are not installed are left out and named.
+Per network one interleaved run (alternating bursts, one process per engine, idle engines stopped) of Korch and every
+engine of `korch.bench.engines`, TVM only where `--peers` names it, as its tuning takes hours. Prints a table and writes
+`benchmarks/results/networks.json`, `networks.md` and `networks.svg`. An engine that is not installed or cannot run a
+network is named with its reason; one that computes something else is shown, and never counts as the best peer.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import models
-from korch.bench.engines import ENGINES, missing_package
-from korch.bench.report import bench_model, bench_text
+from benchmarks.chart import bars
+from korch.bench.engines import ENGINES, SUFFIXES, lacking
+from korch.bench.report import WRONG, bench_model, bench_text, correct_peers
 from korch.pipeline import Options, device_name, optimize_to_file, resolve_threads, verify_model
 
 RESULTS = Path(__file__).parent / "results"
-PEERS = tuple(name for name in ENGINES if name != "korch")
+PEERS = tuple(name for name in ENGINES if name not in ("korch", "tvm"))
+NO_TORCH = "the network comes as ONNX only, without a definition in PyTorch"
 
 
 def quiet(phase: str, done: int = 0, total: int = 0) -> None:
@@ -41,17 +45,27 @@ def torch_file(name: str) -> Path:
     return file
 
 
-def bench_network(name: str, threads: int, budget: float | None, folder: Path) -> dict[str, Any]:
+def without(name: str, peers: Sequence[str]) -> dict[str, str]:
+    """The peers that cannot take part, with the reason."""
+    found = {peer: f"needs {lack}" for peer in peers if (lack := lacking(peer))}
+    if name not in models.NAMES:
+        found |= {peer: NO_TORCH for peer in peers if SUFFIXES[peer] == ".pt2"}
+    return found
+
+
+def bench_network(name: str, peers: Sequence[str], threads: int, budget: float | None, folder: Path) -> dict[str, Any]:
     """Optimizes, verifies and times one network; the JSON of `korch bench` and what optimizing said."""
     path = models.path(name)
     options = Options(threads=threads, budget=budget)
     optimized = folder / f"{name}.korch"
     (summary,) = optimize_to_file(path, optimized, options, quiet)
     (verification,) = verify_model(path, optimized, options, [], 0, quiet).values()
-    peers = [p for p in PEERS if missing_package(p) is None]
-    if "torch" in peers:
+    absent = without(name, peers)
+    present = [peer for peer in peers if peer not in absent]
+    if any(SUFFIXES[peer] == ".pt2" for peer in present):
         torch_file(name)
-    report = bench_model(path, optimized, peers, options, quiet)
+    report = bench_model(path, optimized, present, options, quiet)
+    report["failed"] = {**absent, **report["failed"]}
     print(bench_text(report), flush=True)
     return {
         **report,
@@ -73,8 +87,8 @@ def markdown(results: dict[str, dict[str, Any]], threads: int) -> str:
     over_ort: list[float] = []
     over_best: list[float] = []
     for name, r in results.items():
-        cells = [f"{r['engines'][e]['median_ms']:.2f}" if e in r["engines"] else "-" for e in engines]
-        best = min(r["speedup"].values(), default=math.nan)
+        cells = [_cell(r["engines"].get(e)) for e in engines]
+        best = min((r["speedup"][peer] for peer in correct_peers(r)), default=math.nan)
         ort = r["speedup"].get("onnxruntime", math.nan)
         over_ort.append(ort)
         over_best.append(best)
@@ -82,34 +96,68 @@ def markdown(results: dict[str, dict[str, Any]], threads: int) -> str:
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {ort:.2f} | {best:.2f} | {error:.1e} |")
     means = f"{_geometric_mean(over_ort):.2f} | {_geometric_mean(over_best):.2f}"
     lines.append(f"| geometric mean |{' |' * len(engines)} {means} | |")
+    lines += [
+        "",
+        "Relative L2 errors from the ONNX reference evaluator:",
+        "",
+        "| network | " + " | ".join(engines) + " |",
+    ]
+    lines.append("|---" * (len(engines) + 1) + "|")
+    for name, r in results.items():
+        lines.append(f"| {name} | " + " | ".join(_error(r["engines"].get(e)) for e in engines) + " |")
+    lines += ["", f"Struck out: wrong (an error above {WRONG:g}, or none that can be told). Left out:", ""]
+    lines += [f"- {name}, {peer}: {why}" for name, r in results.items() for peer, why in r.get("failed", {}).items()]
     return "\n".join(lines) + "\n"
 
 
+def _cell(timing: dict[str, Any] | None) -> str:
+    if timing is None:
+        return "-"
+    error = timing.get("rel_l2_error")
+    text = f"{timing['median_ms']:.2f}"
+    return text if error is not None and error <= WRONG else f"~~{text}~~"
+
+
+def _error(timing: dict[str, Any] | None) -> str:
+    if timing is None:
+        return "-"
+    return "unknown" if timing.get("rel_l2_error") is None else f"{timing['rel_l2_error']:.1e}"
+
+
+def chart(results: dict[str, dict[str, Any]], threads: int) -> str:
+    """An SVG: how many times faster Korch is than each peer that is right, per network."""
+    ratios = {name: {peer: r["speedup"][peer] for peer in correct_peers(r)} for name, r in results.items()}
+    return bars(f"Korch's speed over each peer, {threads} threads, float32, batch 1", ratios, list(PEERS))
+
+
 def _geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+    known = [v for v in values if not math.isnan(v)]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(models.NAMES))
+    parser.add_argument("names", nargs="*", default=list(models.ALL))
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated, default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=float, default=None)
     parser.add_argument("--folder", type=Path, default=RESULTS / "artifacts")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     threads = resolve_threads(arguments.threads)
-    missing = [p for p in PEERS if missing_package(p)]
-    if missing:
-        print(f"left out, not installed: {', '.join(missing)}")
+    peers = [peer for peer in arguments.peers.split(",") if peer]
+    if unknown := [peer for peer in peers if peer not in ENGINES]:
+        parser.error(f"unknown peers: {', '.join(unknown)}")
     file = RESULTS / "networks.json"
+    RESULTS.mkdir(exist_ok=True)
     stored: dict[str, Any] = json.loads(file.read_text())["networks"] if file.exists() else {}
     for name in arguments.names:
-        stored[name] = bench_network(name, threads, arguments.budget, arguments.folder)
-        results = {n: stored[n] for n in models.NAMES if n in stored}
-        RESULTS.mkdir(exist_ok=True)
+        stored[name] = bench_network(name, peers, threads, arguments.budget, arguments.folder)
+        results = {n: stored[n] for n in models.ALL if n in stored}
         file.write_text(json.dumps({"device": device_name(), "networks": results}, indent=1) + "\n")
         (RESULTS / "networks.md").write_text(markdown(results, threads))
-    print(markdown({n: stored[n] for n in models.NAMES if n in stored}, threads))
+        (RESULTS / "networks.svg").write_text(chart(results, threads))
+    print(markdown({n: stored[n] for n in models.ALL if n in stored}, threads))
 
 
 if __name__ == "__main__":

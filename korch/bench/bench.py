@@ -9,14 +9,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from korch.bench.engines import ENGINES, engine_of, missing_package
+from korch.bench.engines import ENGINES, engine_of, lacking
 from korch.errors import InvalidInput, KorchError
 
 SECONDS_PER_BURST = 0.4
@@ -45,10 +46,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The timings of all engines from one interleaved run, and their outputs in the model's order."""
+    """The timings of all engines from one interleaved run, and their outputs in the model's order.
+
+    `failed` holds the reason of each peer that could not convert, load or run the model; it is in neither of the two.
+    """
 
     timings: Mapping[str, Timing]
     outputs: Mapping[str, tuple[np.ndarray, ...]]
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def speedup(self, over: str, of: str = "korch") -> float:
         """How many times faster `of` is than `over`, by medians."""
@@ -60,8 +65,8 @@ def check_engines(labels: Iterable[str]) -> None:
     for name in map(engine_of, labels):
         if name not in ENGINES:
             raise InvalidInput(f"unknown engine {name!r}; the engines are: {', '.join(ENGINES)}")
-        if package := missing_package(name):
-            raise InvalidInput(f"the engine {name} needs the package {package}; install it, or leave it out")
+        if lack := lacking(name):
+            raise InvalidInput(f"the engine {name} needs {lack}; install it, or leave it out")
 
 
 def compare_engines(
@@ -77,49 +82,71 @@ def compare_engines(
     A label is the name of an engine, or `ENGINE:ANYTHING` so that one engine can be timed with several files, such as
     `korch:full` and `korch:greedy`; timings and outputs are by label. Idle engines are stopped (SIGSTOP), so that
     spinning threads of one never slow another. The first inference of a burst is not counted. InvalidInput names an
-    engine that is unknown or not installed.
+    engine that is unknown or not installed; KorchError says why Korch itself failed.
     """
     check_engines(files)
     with tempfile.TemporaryDirectory(prefix="korch-bench-") as folder:
         stored = Path(folder) / "inputs.npz"
         np.savez(stored, np.array(list(inputs)), *inputs.values())
         engines: dict[str, _Engine] = {}
+        failed: dict[str, str] = {}
+        outputs: dict[str, tuple[np.ndarray, ...]] = {}
+        peaks: dict[str, int] = {}
         try:
-            for done, (name, path) in enumerate(files.items()):
-                progress(f"start {name}", done, len(files))
-                engines[name] = _Engine(name, path, stored, threads)
-                engines[name].stop()
-            times = _alternate(engines, rounds, progress)
-            outputs: dict[str, tuple[np.ndarray, ...]] = {}
-            peaks: dict[str, int] = {}
-            for k, (name, engine) in enumerate(engines.items()):
-                with engine:
-                    file = Path(folder) / f"{k}.npz"
+            for done, (label, path) in enumerate(files.items()):
+                progress(f"start {label}", done, len(files))
+                engines[label] = _Engine(label, path, stored, threads)
+                with _peers_may_fail(label, failed):
+                    engines[label].wait()
+                engines[label].stop()
+            times = _alternate(engines, rounds, failed, progress)
+            for k, (label, engine) in enumerate(engines.items()):
+                file = Path(folder) / f"{k}.npz"
+                if label in failed:
+                    continue
+                with _peers_may_fail(label, failed), engine:
                     engine.ask(f"save {file}")
-                    peaks[name] = engine.ask("memory")
-                with np.load(file) as data:
-                    outputs[name] = tuple(data[f"arr_{k}"] for k in range(len(data.files)))
+                    peaks[label] = engine.ask("memory")
+                    with np.load(file) as data:
+                        outputs[label] = tuple(data[f"arr_{j}"] for j in range(len(data.files)))
         finally:
             for engine in engines.values():
                 engine.kill()
-    return Comparison({name: Timing(tuple(times[name]), peaks[name]) for name in files}, outputs)
+    timings = {label: Timing(tuple(times[label]), peaks[label]) for label in files if label not in failed}
+    return Comparison(timings, outputs, failed)
+
+
+@contextmanager
+def _peers_may_fail(label: str, failed: dict[str, str]) -> Generator[None]:
+    """What a peer cannot do is noted; what Korch cannot do is an error."""
+    try:
+        yield
+    except KorchError as error:
+        if engine_of(label) == "korch":
+            raise
+        failed[label] = str(error)
 
 
 def _alternate(
-    engines: Mapping[str, _Engine], rounds: int, progress: Callable[[str, int, int], None]
+    engines: Mapping[str, _Engine],
+    rounds: int,
+    failed: dict[str, str],
+    progress: Callable[[str, int, int], None],
 ) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in engines}
+    times: dict[str, list[float]] = {label: [] for label in engines}
     burst: dict[str, int] = {}
-    names: Sequence[str] = list(engines)
+    labels: Sequence[str] = list(engines)
     for r in range(rounds):
-        for name in names if r % 2 == 0 else list(reversed(names)):
-            progress(f"time {name}", r, rounds)
-            with engines[name] as engine:
-                if name not in burst:  # warm up, then choose the burst's length
+        for label in labels if r % 2 == 0 else list(reversed(labels)):
+            if label in failed:
+                continue
+            progress(f"time {label}", r, rounds)
+            with _peers_may_fail(label, failed), engines[label] as engine:
+                if label not in burst:  # warm up, then choose the burst's length
                     first = engine.ask("run 2")
-                    burst[name] = max(2, min(200, round(SECONDS_PER_BURST * 1e9 / first[1])))
-                found = engine.ask(f"run {burst[name] + 1}")
-                times[name].extend(t / 1e6 for t in found[1:])
+                    burst[label] = max(2, min(200, round(SECONDS_PER_BURST * 1e9 / first[1])))
+                found = engine.ask(f"run {burst[label] + 1}")
+                times[label].extend(t / 1e6 for t in found[1:])
     return times
 
 
@@ -139,6 +166,9 @@ class _Engine:
             text=True,
             env=environment,
         )
+
+    def wait(self) -> None:
+        """Until the model is loaded."""
         self._answer()
 
     def __enter__(self) -> _Engine:
@@ -153,22 +183,26 @@ class _Engine:
 
     def ask(self, command: str) -> Any:
         assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # `_answer` says why it ended
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
+            code = self.process.wait()  # its last words may come after its output has ended
             self.errors.seek(0)
             said = self.errors.read().decode(errors="replace").strip().splitlines()
-            raise KorchError(f"the engine {self.label} failed: {said[-1] if said else 'no message'}")
+            reason = f"killed by {signal.Signals(-code).name}" if code < 0 else said[-1] if said else "no message"
+            raise KorchError(f"the engine {self.label} failed: {reason}")
         return json.loads(line)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.errors):
-            if stream is not None:
-                stream.close()
+            with suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()

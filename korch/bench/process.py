@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from korch.bench.engines import ENGINES
+from korch.errors import KorchError
 
 
 def main() -> None:
@@ -51,4 +52,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KorchError as error:
+        sys.exit(str(error))

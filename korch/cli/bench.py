@@ -25,7 +25,10 @@ def bench(
         Path | None, typer.Argument(help="Its .korch file; made for the occasion when not given.")
     ] = None,
     against: Annotated[
-        str, typer.Option(help="Comma-separated: onnxruntime, openvino, torch, torch-channels-last.")
+        str,
+        typer.Option(
+            help="Comma-separated: onnxruntime, openvino, torch, torch-channels-last, torch-compile, ncnn, mnn, tvm."
+        ),
     ] = "onnxruntime",
     shape: ShapeOption = None,
     threads: ThreadsOption = 0,
