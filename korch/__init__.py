@@ -58,6 +58,7 @@ def optimize(
     target: str | Sequence[str] = "host",
     numerics: str = "default",
     budget: float | None = None,
+    gap: float = 0.01,
     dynamic: Literal[False] = False,
 ) -> Model: ...
 
@@ -72,6 +73,7 @@ def optimize(
     target: str | Sequence[str] = "host",
     numerics: str = "default",
     budget: float | None = None,
+    gap: float = 0.01,
     dynamic: Literal[True],
 ) -> DynamicModel: ...
 
@@ -85,6 +87,7 @@ def optimize(
     target: str | Sequence[str] = "host",
     numerics: str = "default",
     budget: float | None = None,
+    gap: float = 0.01,
     dynamic: bool = False,
 ) -> Model | DynamicModel:
     """Finds the cheapest plan for a model on this machine, generates it, and loads it: a `Model`.
@@ -95,8 +98,9 @@ def optimize(
     `shapes` binds unbound input dimensions of an ONNX model, and where it is a list, the model gets a plan for each;
     `threads` 0 takes all that the process may use; `target` names an instruction set (see `korch doctor`) that this
     machine has, or several; `numerics` is `strict` or `default`; `budget` is seconds for measuring and selection of
-    one plan, None for no limit. With `dynamic`, shapes that an ONNX model has no plan for are optimized when they are
-    first given (`korch.dynamic.DynamicModel`).
+    one plan, None for no limit; `gap` is how far from the best plan the found one may provably be (a share of its
+    cost) for the search to end, 0 for the best. With `dynamic`, shapes that an ONNX model has no plan for are
+    optimized when they are first given (`korch.dynamic.DynamicModel`).
 
     InvalidModel, UnsupportedModel or InvalidInput says in one line what is wrong with the model or an argument;
     ToolchainError that the C compiler or the target does not work here.
@@ -113,6 +117,7 @@ def optimize(
         threads=threads,
         numerics=numerics,
         budget=budget,
+        gap=gap,
     )
     if _is_pytorch(model):
         from korch.importers.torch import import_module

@@ -52,7 +52,7 @@ from korch.model import Model
 from korch.reference import reference_outputs
 from korch.selection.baselines import partitions_of
 from korch.selection.estimate import family_of
-from korch.selection.lazy import Certificate, orchestrate
+from korch.selection.lazy import NO_GAP, Certificate, Limits, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
 from korch.selection.solver import NoPlan
@@ -74,13 +74,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Options:
     """How to optimize. The file gets one plan for each of `shapes`, which bind unbound inputs, and each of `targets`;
     `threads` 0 is all that the process may use; `budget` is seconds for measuring and selection of one plan, None for
-    no limit."""
+    no limit; `gap` is the certified gap at which the search ends, 0 for the best plan there is."""
 
     shapes: tuple[Shapes, ...] = ({},)
     targets: tuple[str, ...] = ("host",)
     threads: int = 0
     numerics: str = "default"
     budget: float | None = None
+    gap: float = 0.01
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ def check_request(output: Path, options: Options) -> None:
         raise InvalidInput(f"threads is {options.threads}; give a positive number, or 0 for all")
     if options.budget is not None and not options.budget >= 0:
         raise InvalidInput(f"the budget is {options.budget} seconds; give 0 or more, or none for no limit")
+    if not 0 <= options.gap < 1:
+        raise InvalidInput(f"the gap is {options.gap}; give a share of the cost from 0 (the best plan) to below 1")
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
         raise ArtifactError(f"cannot write {output}; its folder does not exist or is read-only, choose another")
     if output.is_dir():
@@ -218,11 +221,11 @@ def make_plan(
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
     setting = setting_for(network.plain, toolchain, target, options)
     with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
-        found = known_plan(network.graph, measurer)
+        found = known_plan(network.graph, measurer, options.gap)
         if found is None:
             progress("enumerate candidates", 0, 0)
             candidates = enumerate_candidates(network.graph)
-            found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
+            found = choose_plan(candidates, measurer, known_ceilings(setting, database), options)
             remember_plan(network.graph, measurer, found)
         return finish_plan(found, network, measurer, options, block, started)
 
@@ -240,7 +243,7 @@ def plan_over(
     started = time.monotonic()
     setting = setting_for(network.plain, toolchain, target, options)
     with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
-        found = choose_plan(candidates, measurer, known_ceilings(setting, database), options.budget)
+        found = choose_plan(candidates, measurer, known_ceilings(setting, database), options)
         return finish_plan(found, network, measurer, options, block, started)
 
 
@@ -312,7 +315,7 @@ class Found:
     certificate: Certificate
 
 
-def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, budget: float | None) -> Found:
+def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, options: Options) -> Found:
     """The cheapest plan: structures are bounded, measured where it matters, and the program solved."""
     graph = candidates.graph
     structures = structures_of(graph, candidates.columns)
@@ -329,7 +332,9 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
         return {key: share * bound for key, bound in bounds.items()}
 
     def tell(at: SearchProgress) -> None:
-        measurer.progress(f"{at.phase}: best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms", 0, 0)
+        gap = 100 * (1 - at.bound_us / at.best_us) if at.best_us < math.inf else 100.0
+        found = f"best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms, gap {gap:.1f} %"
+        measurer.progress(f"{at.phase}: {found}; {at.measured} of {at.distinct} measured", 0, 0)
 
     try:
         plan, certificate = orchestrate(
@@ -338,7 +343,8 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
             bounds,
             measure,
             families={key: family_of(fragment) for key, fragment in fragments.items()},
-            budget=math.inf if budget is None else budget,
+            budget=math.inf if options.budget is None else options.budget,
+            limits=Limits(gap=options.gap),
             rebound=rebound,
             progress=tell,
         )
@@ -349,12 +355,15 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
     return Found(plan, certificate)
 
 
-def known_plan(graph: Graph, measurer: Measurer) -> Found | None:
-    """The plan that an earlier search over this graph ended with, when nothing that matters has changed since."""
+def known_plan(graph: Graph, measurer: Measurer, gap: float) -> Found | None:
+    """The plan that an earlier search over this graph ended with, when nothing that matters has changed since and its
+    certified gap is no larger than the one asked for."""
     stored = measurer.database.fact("plan", plan_identity(graph, measurer.setting))
     if not isinstance(stored, dict):
         return None
     found = Found(*plan_from_json(stored))
+    if found.certificate.gap > max(gap, NO_GAP):
+        return None
     labels = labels_of(graph)
     measurer.measure(fragment_of(graph, c, labels)[0] for c in found.plan.kernels if c.kind != "alias")
     return found

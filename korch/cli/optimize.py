@@ -30,8 +30,12 @@ def optimize(
     threads: ThreadsOption = 0,
     numerics: Annotated[str, typer.Option(help="strict or default.")] = "default",
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Seconds for selection; the best plan so far is taken then.")
+        float | None,
+        typer.Option(min=0, help="Seconds for selection; then the best plan so far is taken. A later run goes on."),
     ] = None,
+    gap: Annotated[
+        float, typer.Option(min=0, help="The certified gap in percent at which the search ends; 0: the best plan.")
+    ] = 1.0,
     json: JsonOption = False,
 ) -> None:
     """Find the cheapest plan for MODEL on this machine and write it as one file."""
@@ -45,6 +49,7 @@ def optimize(
             threads=threads,
             numerics=numerics,
             budget=budget,
+            gap=gap / 100,
         )
         path = output or model.with_suffix(".korch")
         with progress_bar() as progress:

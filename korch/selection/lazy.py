@@ -6,16 +6,16 @@ Whatever was never measured could then not have made a better plan. The linear r
 its solution is measured throughout, because it is a thousand times cheaper than the integer program.
 
 Lower bounds are optimistic, and following them alone means measuring thousands of structures before the first good
-plan. So the search first believes estimates (`korch.selection.estimate`): the median of what similar structures
-took, then ever more optimistic quantiles, and the bounds at last. The best plan is known early; the rest of the
-time is spent on the certificate.
+plan. So the search first believes estimates (`korch.selection.estimate`): the median of what similar structures took,
+and the bounds afterwards. The best plan is known early; the rest of the time is spent on the certificate, and on the
+structures that matter most to it (`korch.selection.reveal`). It ends as soon as the certified gap is small enough.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -23,18 +23,16 @@ import numpy as np
 from korch.candidates.build import Candidates
 from korch.candidates.candidate import Candidate
 from korch.candidates.dependence import bits
-from korch.selection.estimate import estimated
+from korch.selection.known import Known, Mask, Measure, Rebound
 from korch.selection.order import needed_only
 from korch.selection.program import Solution, Vector, program_of
-from korch.selection.solver import Clock, Mask, NoPlan, Relaxation, Relaxed, solve
+from korch.selection.reveal import Batching, promising
+from korch.selection.solver import Clock, NoPlan, Relaxation, Relaxed, solve
 
-_ROUNDING = 1e-9  # relative gaps below this are the solver's arithmetic
+_PLAN_GAP = 1e-3  # integer solves may leave so much, or a quarter of the gap asked for
+_WORTH_A_SOLVE = 1e-2  # a better plan is looked for when it promises so much
+NO_GAP = 1e-9  # relative gaps below this are the solver's arithmetic
 _LAST_SECONDS = 5.0  # for each of the last solves, over what is measured, when the budget is spent
-
-# Microseconds for each structure key; None where no kernel could be made for it.
-Measure = Callable[[list[str]], Mapping[str, float | None]]
-# From all measured costs to better lower bounds, asked for when a kernel was faster than its bound.
-Rebound = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Limits:
-    """`gap`: the relative gap at which a plan is good enough. `batch`: measure at least so many structures at
-    once while that many may matter, so that compiling is shared. `integer_seconds`: one integer solve.
-    `quantiles`: which estimates are believed in turn, and `rounds` how often each is asked."""
+    """`gap`: the relative gap at which a plan is good enough; 0 asks for the best one. `batching`: how many structures
+    are measured at once, so that compiling is shared. `integer_seconds`: one integer solve. `quantiles`: which
+    estimates are believed in turn, and `rounds` how often each is asked."""
 
-    gap: float = 2e-3
-    batch: int = 24
+    gap: float = 1e-2
+    batching: Batching = field(default_factory=Batching)
     integer_seconds: float = 30.0
-    quantiles: tuple[float, ...] = (0.5, 0.2, 0.05)
+    quantiles: tuple[float, ...] = (0.5,)
     rounds: int = 8
 
 
@@ -123,7 +121,7 @@ def orchestrate(
 
     NoPlan when the kernels that could be made do not compute the model.
     """
-    known = _Known(keys, bounds, families or {}, measure, rebound)
+    known = Known(keys, bounds, families or {}, measure, rebound)
     search = _Search(candidates, known, limits or Limits(), progress, clock, clock() + budget)
     try:
         baselines = search.run()
@@ -132,71 +130,12 @@ def orchestrate(
         raise NoPlan(search.missing() or str(error)) from error
 
 
-class _Known:
-    """What is known of each structure: its lower bound and its measured cost (infinity: it could not be made).
-
-    Structures are numbered; aliases share one more, which is known and costs nothing.
-    """
-
-    def __init__(
-        self,
-        keys: Sequence[str],
-        bounds: Mapping[str, float],
-        families: Mapping[str, str],
-        measure: Measure,
-        rebound: Rebound | None,
-    ) -> None:
-        self.keys = tuple(keys)
-        self.structures = tuple(dict.fromkeys(k for k in keys if k))
-        number = {k: i for i, k in enumerate(self.structures)}
-        self.of = np.array([number.get(k, len(number)) for k in keys], dtype=np.int64)
-        self.bounds = np.array([*(bounds[k] for k in self.structures), 0.0])
-        self.cost = np.zeros(len(number) + 1)
-        self.measured = np.zeros(len(number) + 1, dtype=np.bool_)
-        self.measured[-1] = True
-        self.faster = 0
-        labels = {name: i for i, name in enumerate(dict.fromkeys(families.values()))}
-        self._family = np.array([*(labels.get(families.get(k, ""), -1) for k in self.structures), -1])
-        self._measure, self._rebound = measure, rebound
-
-    def costs(self, quantile: float = 0.0) -> Vector:
-        """For each column its measured cost; where there is none its estimate, or its lower bound (quantile 0)."""
-        guessed = self.bounds
-        if quantile > 0:
-            guessed = estimated(self.bounds, self.cost, self.measured, self._family, quantile)
-        return np.where(self.measured, self.cost, guessed)[self.of]
-
-    def columns(self) -> Mask:
-        """Which columns are measured."""
-        return self.measured[self.of]
-
-    def unmeasured(self, columns: Iterable[int]) -> list[int]:
-        """The structures of the columns that are not measured, each once."""
-        found = dict.fromkeys(int(self.of[c]) for c in columns)
-        return [s for s in found if not self.measured[s]]
-
-    def reveal(self, structures: Sequence[int]) -> bool:
-        """Measures structures. Whether all kept their bounds; if not, there are new bounds for the others."""
-        found = self._measure([self.structures[s] for s in structures])
-        faster = 0
-        for s in structures:
-            cost = found[self.structures[s]]
-            faster += cost is not None and cost < float(self.bounds[s])
-            self.cost[s], self.measured[s] = np.inf if cost is None else cost, True
-        self.faster += faster
-        if faster and self._rebound is not None:
-            good = np.flatnonzero(self.measured[:-1] & np.isfinite(self.cost[:-1]))
-            bounds = self._rebound({self.structures[s]: float(self.cost[s]) for s in good})
-            self.bounds[:-1] = [bounds[k] for k in self.structures]
-        return not faster
-
-
 @dataclass
 class _Search:
     """One search: the best measured plan and the lower bound on every plan's cost, and how they come closer."""
 
     candidates: Candidates
-    known: _Known
+    known: Known
     limits: Limits
     progress: Callable[[Progress], None]
     clock: Clock
@@ -234,7 +173,7 @@ class _Search:
 
     def _good_enough(self) -> bool:
         best = self.best_us()
-        return bool(np.isfinite(best)) and best - self._bound <= max(self.limits.gap, _ROUNDING) * best
+        return bool(np.isfinite(best)) and best - self._bound <= max(self.limits.gap, NO_GAP) * best
 
     def _reveal(self, phase: str, structures: Sequence[int]) -> None:
         if not self.known.reveal(structures):
@@ -282,14 +221,32 @@ class _Search:
             return None
 
     def _relaxations(self, phase: str, quantile: float, rounds: int | None) -> None:
-        """Measures what relaxed solutions use, until one uses nothing unmeasured."""
+        """Measures what relaxed solutions use, the most promising first, until one uses nothing unmeasured or the
+        best plan is good enough."""
         while self.time_left() > 0 and rounds != 0:
             relaxed = self._relaxed(quantile)
-            wanted = self.known.unmeasured(int(c) for c in np.flatnonzero(relaxed.use > 1e-6))
+            if self._good_enough():
+                return
+            wanted = self._promising(relaxed, quantile)
             if not wanted:
                 return
-            self._reveal(phase, self._batch(wanted, relaxed))
+            self._reveal(phase, wanted)
+            if quantile == 0.0:
+                self._improve_if_it_pays()
             rounds = None if rounds is None else rounds - 1
+
+    def _promising(self, relaxed: Relaxed, quantile: float) -> list[int]:
+        enough = (1 - self.limits.gap) * self.best_us()
+        return promising(self.relaxation, self.known, relaxed, quantile, enough, self.limits.batching)
+
+    def _improve_if_it_pays(self) -> None:
+        """Looks for a better plan over what is measured, when the relaxation over that promises enough."""
+        with contextlib.suppress(NoPlan, TimeoutError):
+            hoped, best = self.relaxation.solve(self.known.measured_costs(), _LAST_SECONDS).objective, self.best_us()
+            much = hoped < (1 - max(_WORTH_A_SOLVE, self.limits.gap)) * best
+            last = hoped < (1 - self.limits.gap / 4) * best and self._bound >= (1 - self.limits.gap) * hoped
+            if much or last:
+                self._improve(self.limits.integer_seconds / 15)
 
     def _relaxed(self, quantile: float = 0.0) -> Relaxed:
         relaxed = self.relaxation.solve(self.known.costs(quantile), max(self.time_left(), _LAST_SECONDS))
@@ -297,22 +254,11 @@ class _Search:
             self._bound = max(self._bound, relaxed.objective)
         return relaxed
 
-    def _batch(self, wanted: Sequence[int], relaxed: Relaxed) -> list[int]:
-        """What is wanted, and up to a batch of those that are nearest to being wanted."""
-        near = np.argsort(relaxed.reduced, kind="stable")
-        near = near[relaxed.reduced[near] < self.best_us() - relaxed.objective]
-        found = dict.fromkeys(wanted)
-        for s in self.known.unmeasured(int(c) for c in near):
-            if len(found) >= self.limits.batch:
-                break
-            found[s] = None
-        return list(found)
-
     def _integers(self) -> None:
         """Solves the integer program and measures what it uses, until that is measured or good enough."""
         while self.time_left() > 0:
             self._improve()
-            relaxed = self._relaxed()
+            self._relaxed()
             if self._good_enough():
                 return
             solution = self._solve(self.known.costs(), min(self.limits.integer_seconds, self.time_left()))
@@ -322,14 +268,13 @@ class _Search:
                 self._best = solution.chosen
             if not wanted or self._good_enough():
                 return
-            self._reveal("integer", self._batch(wanted, relaxed))
+            self._reveal("integer", wanted)
 
     def _improve(self, seconds: float | None = None) -> None:
         """The best plan over what is measured."""
         seconds = min(self.limits.integer_seconds, self.time_left()) if seconds is None else seconds
-        allowed = np.where(self.known.columns(), self.known.costs(), np.inf)
         with contextlib.suppress(NoPlan, TimeoutError):
-            self._best = self._solve(allowed, seconds).chosen
+            self._best = self._solve(self.known.measured_costs(), seconds).chosen
 
     def _solve(self, costs: Vector, seconds: float) -> Solution:
         return solve(
@@ -338,7 +283,7 @@ class _Search:
             incumbent=self._best,
             relaxation=self.relaxation,
             time_limit=seconds,
-            gap=0.5 * self.limits.gap,
+            gap=min(self.limits.gap / 4, _PLAN_GAP),
             clock=self.clock,
         )
 

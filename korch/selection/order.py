@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -107,19 +108,23 @@ def needed_only(program: Program, chosen: Iterable[int], costs: Callable[[int], 
     """The columns without useless ones, in a legal order: the dearest first, each is dropped when the others
     still run without it. The chosen ones must run."""
     order = order_of(program, chosen).columns
-    for c in sorted(order, key=lambda c: (-costs(c), -order.index(c))):
-        if not _maybe_useless(program, order, c):
+    readers = Counter(r for c in order for r in program.reads[c])
+    writers = Counter(r for c in order for r in program.writes[c])
+
+    def may_go(c: int) -> bool:
+        """Whether every resource that the column writes is needed by nobody else or written by another as well."""
+        own = program.reads[c]
+        return all(
+            writers[r] > 1 or (r not in program.required and readers[r] == (r in own)) for r in program.writes[c]
+        )
+
+    place = {c: k for k, c in enumerate(order)}
+    for c in sorted(order, key=lambda c: (-costs(c), -place[c])):
+        if not may_go(c):
             continue
         rest = order_of(program, (k for k in order if k != c))
         if rest.runs:
             order = rest.columns
+            readers.subtract(program.reads[c])
+            writers.subtract(program.writes[c])
     return order
-
-
-def _maybe_useless(program: Program, order: tuple[int, ...], column: int) -> bool:
-    """Whether every resource that the column writes is needed by nobody or written by another as well."""
-    for r in program.writes[column]:
-        needed = r in program.required or any(r in program.reads[k] for k in order if k != column)
-        if needed and not any(r in program.writes[k] for k in order if k != column):
-            return False
-    return True

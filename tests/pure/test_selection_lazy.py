@@ -16,12 +16,14 @@ from korch.candidates.groups import groups_of
 from korch.ir.fragment import Fragment
 from korch.selection.baselines import partitions_of
 from korch.selection.estimate import estimated, family_of
+from korch.selection.known import Known
 from korch.selection.lazy import Certificate, Limits, Plan, Progress, orchestrate
 from korch.selection.program import program_of
-from korch.selection.solver import NoPlan, solve
+from korch.selection.reveal import Batching, promising
+from korch.selection.solver import NoPlan, Relaxed, solve
 from tests.pure.random_graphs import Sketch, one_convolution, random_graph
 
-EXACT = Limits(gap=0.0, batch=4)
+EXACT = Limits(gap=0.0, batching=Batching(least=2, size=4))
 
 
 class World:
@@ -71,8 +73,57 @@ def test_lazy_equals_measuring_everything(seed: int) -> None:
 def test_much_is_never_measured() -> None:
     world = World(3, 14)
     world.bounds = {k: 0.95 * float(c or 0.0) for k, c in world.costs.items()}
-    _, certificate = world.search(limits=replace(EXACT, batch=1))
+    _, certificate = world.search(limits=replace(EXACT, batching=Batching(least=1, size=1)))
     assert certificate.measured < certificate.distinct / 2
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.1])
+def test_the_search_ends_at_the_gap_asked_for(gap: float) -> None:
+    measured, exactly = 0, 0
+    for seed in range(3):
+        world = World(seed, 10)
+        _, certificate = world.search(limits=replace(EXACT, gap=gap))
+        assert certificate.complete and certificate.gap <= gap
+        assert certificate.bound_us <= world.best() + 1e-6
+        assert certificate.objective_us <= world.best() / (1 - gap) + 1e-6
+        measured += certificate.measured
+        exactly += World(seed, 10).search()[1].measured
+    assert measured < exactly
+
+
+class Looks:
+    """A relaxation that turns to other columns with each look: a tenth of them dearer each time."""
+
+    def __init__(self, *uses: list[float]) -> None:
+        self.uses, self.costs = list(uses), list[np.ndarray]()
+
+    def solve(self, costs: np.ndarray) -> Relaxed:
+        self.costs.append(costs)
+        use = np.array(self.uses.pop(0))
+        return Relaxed(float(use @ costs), use, np.zeros(len(use)))
+
+
+def test_what_matters_most_is_measured_first() -> None:
+    known = Known(
+        "mabcd", dict(zip("mabcd", (5.0, 1.0, 10.0, 3.9, 7.0), strict=True)), {}, lambda keys: {"m": 10.0}, None
+    )
+    known.reveal([0])  # twice its bound: so are the estimates of the others
+    first = Relaxed(0.0, np.array([1.0, 1.0, 0.2, 0.5, 0.0]), np.zeros(5))
+
+    def asked(*uses: list[float], enough: float = np.inf, **how: float) -> tuple[list[str], list[np.ndarray]]:
+        looks = Looks(*uses)
+        found = promising(looks, known, first, 0.0, enough, Batching(**how))  # type: ignore[arg-type]
+        return [known.structures[s] for s in found], looks.costs
+
+    # Promised are 1 by a, 2 by b and 1.95 by c, all other things (a thousandth of the bound) apart.
+    assert asked(share=0.7, least=1, size=1)[0] == ["b", "c"]
+    assert asked(share=0.9, least=1, size=1)[0] == ["b", "c", "a"]
+    assert asked(share=0.1, least=2, size=1)[0] == ["b", "c"]
+    then = [1.0, 0.0, 0.0, 0.0, 1.0]
+    names, costs = asked(then, share=0.7, least=1, size=3)
+    assert names == ["b", "c", "d"] and costs[0].tolist() == [10.0, 1.0, 20.0, 7.8, 7.0]
+    assert asked(then, share=0.7, least=1, size=3, enough=10.0)[0] == ["b", "c"]  # it comes to 17
+    assert asked([1.0, 0.0, 0.0, 0.0, 0.0], share=1.0, least=1, size=9)[0] == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -138,7 +189,7 @@ def test_a_budget_gives_the_best_so_far_and_its_gap(seed: int) -> None:
         return measure(keys)
 
     world.measure = slowly  # type: ignore[method-assign]
-    plan, certificate = world.search(budget=4.0, clock=clock, limits=Limits(batch=4))
+    plan, certificate = world.search(budget=4.0, clock=clock, limits=replace(EXACT, gap=1e-3))
     best = world.best()
     assert certificate.rounds <= 6
     assert certificate.bound_us <= best + 1e-6 <= certificate.objective_us + 2e-6

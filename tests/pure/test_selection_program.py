@@ -20,7 +20,13 @@ from korch.ir.layout import Layout, Resource
 from korch.selection.cuts import cutter_of
 from korch.selection.order import needed_only, order_of
 from korch.selection.program import Program, Row, loops, program_of
-from korch.selection.solver import NoPlan, Relaxation, least_of_each_interface, solve
+from korch.selection.solver import (
+    NoPlan,
+    Relaxation,
+    _integer,  # pyright: ignore[reportPrivateUsage]
+    least_of_each_interface,
+    solve,
+)
 from tests.pure.random_graphs import Sketch, cheapest, one_convolution, random_graph, random_plan
 
 SEEDS = range(40)
@@ -238,6 +244,20 @@ def test_two_kernels_that_wait_for_each_other_are_not_a_plan() -> None:
     solution = solve(program, costs, gap=0.0)
     assert solution.objective == pytest.approx(cheapest(program, list(costs))) == 12.0
     assert order_of(program, solution.chosen).runs
+
+
+def test_the_plain_program_picks_the_deadlock_and_the_cut_one_does_not() -> None:
+    """Every value has a kernel that makes it, and still nothing can start: only the loop rows of {a, c} see it."""
+    candidates, number = deadlock()
+    program = program_of(candidates)
+    costs, everything = np.array([1.0, 1.0, 10.0, 10.0, 10.0, 10.0]), np.ones(6, dtype=np.bool_)
+    plain = _integer(program, program.rows, costs, everything, None, 10.0, 0.0)
+    assert plain.chosen == (number["ad"], number["bc"]) and plain.bound == pytest.approx(2.0)
+    order = order_of(program, plain.chosen)
+    assert not order.runs
+    cut = _integer(program, [*program.rows, *loops(program, order.circles)], costs, everything, None, 10.0, 0.0)
+    assert cut.chosen is not None and order_of(program, cut.chosen).runs
+    assert cut.bound == pytest.approx(12.0) == cheapest(program, list(costs))
 
 
 def test_what_nothing_writes_is_missing() -> None:
