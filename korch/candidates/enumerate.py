@@ -23,7 +23,7 @@ class Caps:
     sets in all (`total`)."""
 
     groups: int = 16
-    per_seed: int = 400
+    per_seed: int = 128
     total: int = 40_000
 
 
