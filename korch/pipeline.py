@@ -529,13 +529,16 @@ def device_name() -> str:
 
 
 def known_ceilings(setting: Setting, database: Database) -> Ceilings:
-    """This machine's ceilings: measured once, then the highest ever seen."""
+    """This machine's ceilings: the highest ever seen, measured anew each time, since other work may have kept them
+    down before."""
+    found = measure_ceilings(setting)
     stored = database.fact("ceilings", setting.text)
     if isinstance(stored, dict):
-        return Ceilings(
-            stored["flops_per_us"], tuple((int(s), float(r)) for s, r in stored["bandwidths"]), stored["launch_us"]
+        found = found.highest(
+            Ceilings(
+                stored["flops_per_us"], tuple((int(s), float(r)) for s, r in stored["bandwidths"]), stored["launch_us"]
+            )
         )
-    found = measure_ceilings(setting)
     database.store_fact("ceilings", setting.text, asdict(found))
     return found
 

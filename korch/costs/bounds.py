@@ -34,6 +34,15 @@ class Ceilings:
         """Bytes per microsecond for data that occupies `footprint` bytes."""
         return next((rate for size, rate in self.bandwidths if footprint <= size), self.bandwidths[-1][1])
 
+    def highest(self, other: Ceilings) -> Ceilings:
+        """The higher of the two in everything. KeyError when they are for other footprints."""
+        rates = dict(other.bandwidths)
+        return Ceilings(
+            max(self.flops_per_us, other.flops_per_us),
+            tuple((size, max(rate, rates[size])) for size, rate in self.bandwidths),
+            min(self.launch_us, other.launch_us),
+        )
+
 
 @dataclass(frozen=True)
 class Work:

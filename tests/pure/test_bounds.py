@@ -226,3 +226,9 @@ def test_flops_of_a_definition_done_in_full() -> None:
         output y = r
     """).graph
     assert [flops_of(graph, d) for d in graph.definitions] == [0.0, 6.0]
+
+
+def test_the_highest_of_two_ceilings() -> None:
+    one = Ceilings(100.0, ((1 << 15, 50.0), (1 << 20, 20.0)), 3.0)
+    other = Ceilings(80.0, ((1 << 15, 60.0), (1 << 20, 10.0)), 2.0)
+    assert one.highest(other) == other.highest(one) == Ceilings(100.0, ((1 << 15, 60.0), (1 << 20, 20.0)), 2.0)
