@@ -105,9 +105,35 @@ def markdown(results: dict[str, dict[str, Any]], threads: int) -> str:
     lines.append("|---" * (len(engines) + 1) + "|")
     for name, r in results.items():
         lines.append(f"| {name} | " + " | ".join(_error(r["engines"].get(e)) for e in engines) + " |")
+    lines += selection_lines(results)
     lines += ["", f"Struck out: wrong (an error above {WRONG:g}, or none that can be told). Left out:", ""]
     lines += [f"- {name}, {peer}: {why}" for name, r in results.items() for peer, why in r.get("failed", {}).items()]
     return "\n".join(lines) + "\n"
+
+
+# Primitives, candidates and hours of tuning in table 2 of the paper (NVIDIA V100).
+PAPER = {
+    "candy": (184, 1031, 5.5),
+    "efficientvit_b1": (380, 2174, 11.5),
+    "yolox_nano": (367, 3361, 2.8),
+    "yolov4": (569, 4644, 12.2),
+    "segformer_b0": (672, 11400, 9.2),
+}
+
+
+def selection_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    """How each plan was found, beside the paper's figures."""
+    head = ("network", "primitives", "candidates", "structures", "measured", "seconds", "gap", "paper")
+    lines = ["", "How the plans were found (seconds of work from an empty cache, or up to the budget):", ""]
+    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name, r in results.items():
+        o = r["optimize"]
+        share = f"{o['measured']} ({100 * o['measured'] / max(o['distinct'], 1):.0f} %)"
+        paper = "{}, {}, {} h".format(*PAPER[name]) if name in PAPER else "-"
+        cells = [o["primitives"], o["candidates"], o["distinct"], share]
+        cells += [f"{o['seconds']:.0f}", f"{100 * o['gap']:.1f} %", paper]
+        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    return lines
 
 
 def _cell(timing: dict[str, Any] | None) -> str:
