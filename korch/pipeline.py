@@ -332,7 +332,8 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
         return {key: share * bound for key, bound in bounds.items()}
 
     def tell(at: SearchProgress) -> None:
-        gap = 100 * (1 - at.bound_us / at.best_us) if at.best_us < math.inf else 100.0
+        known = 0 < at.best_us < math.inf  # a model without kernels costs nothing
+        gap = 100 * (1 - at.bound_us / at.best_us) if known else 0.0 if at.best_us == 0 else 100.0
         found = f"best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms, gap {gap:.1f} %"
         measurer.progress(f"{at.phase}: {found}; {at.measured} of {at.distinct} measured", 0, 0)
 

@@ -553,7 +553,7 @@ def test_the_rules_of_fusion() -> None:
     assert fusible(graph, [1, 2, 3, 4]) == "a reduction beside a linear primitive"
     assert fusible(graph, [5]) is None
     assert fusible(graph, [4, 5]) == "opaque primitives stand alone"
-    assert fusible(graph, [1, 7]) == "two linear primitives"
+    assert fusible(graph, [1, 7]) == "two linear primitives without a softmax between"
     assert fusible(graph, [6, 7]) == "neg on a linear primitive's weights"
     assert fusible(graph, [8, 9]) is None
     assert fusible(graph, [8, 10]) == "reduce_sum and reduce_max over unlike axes"
