@@ -72,6 +72,7 @@ def bench_network(name: str, peers: Sequence[str], threads: int, budget: float |
         "verified": verification.ok,
         "verify": {n: {"rel_l2_error": e.rel_l2_error, "reason": e.reason} for n, e in verification.outputs.items()},
         "optimize": summary.json(),
+        "device": device_name(),
     }
 
 
@@ -80,6 +81,7 @@ def markdown(results: dict[str, dict[str, Any]], threads: int) -> str:
     engines = [e for e in ENGINES if any(e in r["engines"] for r in results.values())]
     lines = [
         f"Median milliseconds, batch 1, float32, {threads} threads; each row is one interleaved run.",
+        *device_lines(results),
         "",
         "| network | " + " | ".join(engines) + " | over ONNX Runtime | over the best peer | rel. L2 error |",
         "|---" * (len(engines) + 4) + "|",
@@ -136,6 +138,14 @@ def selection_lines(results: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def device_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Which networks were measured on which machine."""
+    devices: dict[str, list[str]] = {}
+    for name, r in results.items():
+        devices.setdefault(f"{r['device']}, {r['optimize'].get('target', 'x86_64_v4')}", []).append(name)
+    return [f"{', '.join(names)}: {device}." for device, names in devices.items()]
+
+
 def _cell(timing: dict[str, Any] | None) -> str:
     if timing is None:
         return "-"
@@ -180,7 +190,7 @@ def main() -> None:
     for name in arguments.names:
         stored[name] = bench_network(name, peers, threads, arguments.budget, arguments.folder)
         results = {n: stored[n] for n in models.ALL if n in stored}
-        file.write_text(json.dumps({"device": device_name(), "networks": results}, indent=1) + "\n")
+        file.write_text(json.dumps({"networks": results}, indent=1) + "\n")
         (RESULTS / "networks.md").write_text(markdown(results, threads))
         (RESULTS / "networks.svg").write_text(chart(results, threads))
     print(markdown({n: stored[n] for n in models.ALL if n in stored}, threads))
