@@ -30,8 +30,8 @@ from korch.pipeline import (
     device_name,
     enumerate_candidates,
     make_artifact,
+    make_plan,
     networks_of,
-    plan_over,
     resolve_threads,
 )
 from korch.verify import random_inputs
@@ -74,7 +74,7 @@ def ablate(name: str, threads: int, budget: float | None, folder: Path) -> dict[
     rows: dict[str, dict[str, Any]] = {}
     for variant, (own, candidates) in variants_of(network).items():
         block = ConstantBlock()
-        plan, summary = plan_over(candidates, own, target, toolchain, options, block)
+        plan, summary = make_plan(own, target, toolchain, options, block, candidates=candidates)
         plan = replace(plan, weights=Weights(block.size, tuple(block.arrays)))
         files[f"korch:{variant}"] = folder / f"{name}-{variant.replace(' ', '-')}.korch"
         pack(make_artifact(own, [plan], toolchain), files[f"korch:{variant}"])

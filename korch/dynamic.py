@@ -13,7 +13,7 @@ import numpy as np
 
 from korch.errors import InvalidInput
 from korch.importers.onnx import describe_onnx
-from korch.model import Model, result_of
+from korch.model import Model, bind_arguments, result_of
 from korch.pipeline import Options, Shapes, optimize_model, optimize_to_file
 
 
@@ -41,11 +41,7 @@ class DynamicModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One inference, as `Model.__call__`."""
-        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
-            return result_of(self.run(args[0]))
-        if len(args) > len(self._names):
-            raise InvalidInput(f"{len(args)} inputs given, the model takes {', '.join(self._names)}")
-        return result_of(self.run({**dict(zip(self._names, args, strict=False)), **kwargs}))
+        return result_of(self.run(bind_arguments(self._names, args, kwargs)))
 
     def run(self, inputs: Mapping[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
         """One inference by name, as `Model.run`."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Model:
         One output is returned as an array, several as a dict in the model's order. `InvalidInput` says what does
         not fit before anything runs.
         """
-        return result_of(self.run(self._bind(args, kwargs)))
+        return result_of(self.run(bind_arguments(tuple(self._loaded.inputs), args, kwargs)))
 
     def run(
         self,
@@ -81,21 +81,23 @@ class Model:
         except OSError as error:
             raise ArtifactError(f"cannot write {target} ({error.strerror}); choose a folder that exists") from None
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
-        names = list(self._loaded.inputs)
-        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
-            return dict(args[0])
-        if len(args) > len(names):
-            raise InvalidInput(f"{len(args)} inputs given, the model takes {len(names)}: {', '.join(names)}")
-        bound = dict(zip(names, args, strict=False))
-        if twice := [name for name in kwargs if name in bound]:
-            raise InvalidInput(f"input {twice[0]} is given by position and by keyword; give it once")
-        return {**bound, **kwargs}
-
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n}: {t}" for n, t in self.inputs.items())
         outputs = ", ".join(f"{n}: {t}" for n, t in self.outputs.items())
         return f"korch.Model({inputs} -> {outputs})"
+
+
+def bind_arguments(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arrays by input: by position, by keyword, or one mapping by name. InvalidInput when one is given twice
+    or there are too many; whether the names are the model's is for `run` to say."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
+        return dict(args[0])
+    if len(args) > len(names):
+        raise InvalidInput(f"{len(args)} inputs given, the model takes {len(names)}: {', '.join(names)}")
+    bound = dict(zip(names, args, strict=False))
+    if twice := [name for name in kwargs if name in bound]:
+        raise InvalidInput(f"input {twice[0]} is given by position and by keyword; give it once")
+    return {**bound, **kwargs}
 
 
 def result_of(results: dict[str, np.ndarray]) -> Any:

@@ -47,7 +47,7 @@ from korch.importers.operators import OperatorGraph
 from korch.inputs import read_inputs
 from korch.ir.evaluate import evaluate
 from korch.ir.graph import Graph
-from korch.ir.types import TensorType
+from korch.ir.types import TensorType, shape_text
 from korch.model import Model
 from korch.reference import reference_outputs
 from korch.selection.baselines import partitions_of
@@ -55,6 +55,7 @@ from korch.selection.estimate import family_of
 from korch.selection.lazy import NO_GAP, Certificate, Limits, orchestrate
 from korch.selection.lazy import Plan as SelectedPlan
 from korch.selection.lazy import Progress as SearchProgress
+from korch.selection.program import relative_gap
 from korch.selection.solver import NoPlan
 from korch.selection.stored import plan_from_json, plan_to_json
 from korch.verify import Verification, compare, random_inputs
@@ -215,35 +216,23 @@ def make_plan(
     options: Options,
     block: ConstantBlock,
     progress: Progress = no_progress,
+    candidates: Candidates | None = None,
 ) -> tuple[Plan, Summary]:
-    """The cheapest plan for one set of shapes and one target, generated and compiled; `block` gets its constants."""
+    """The cheapest plan for one set of shapes and one target, generated and compiled; `block` gets its constants.
+
+    Over the `candidates` when they are given; else over all there are, and then the plan is remembered.
+    """
     started = time.monotonic()
     warm_up(toolchain, target, lambda text: progress("prepare the compiler", 0, 0))
     setting = setting_for(network.plain, toolchain, target, options)
     with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
-        found = known_plan(network.graph, measurer, options.gap)
+        found = known_plan(network.graph, measurer, options.gap) if candidates is None else None
         if found is None:
             progress("enumerate candidates", 0, 0)
-            candidates = enumerate_candidates(network.graph)
-            found = choose_plan(candidates, measurer, known_ceilings(setting, database), options)
-            remember_plan(network.graph, measurer, found)
-        return finish_plan(found, network, measurer, options, block, started)
-
-
-def plan_over(
-    candidates: Candidates,
-    network: Network,
-    target: Target,
-    toolchain: Toolchain,
-    options: Options,
-    block: ConstantBlock,
-    progress: Progress = no_progress,
-) -> tuple[Plan, Summary]:
-    """`make_plan` over these candidates."""
-    started = time.monotonic()
-    setting = setting_for(network.plain, toolchain, target, options)
-    with Database(database_path()) as database, Measurer(setting, database, progress) as measurer:
-        found = choose_plan(candidates, measurer, known_ceilings(setting, database), options)
+            offered = enumerate_candidates(network.graph) if candidates is None else candidates
+            found = choose_plan(offered, measurer, known_ceilings(setting, database), options)
+            if candidates is None:
+                remember_plan(network.graph, measurer, found)
         return finish_plan(found, network, measurer, options, block, started)
 
 
@@ -332,8 +321,7 @@ def choose_plan(candidates: Candidates, measurer: Measurer, ceilings: Ceilings, 
         return {key: share * bound for key, bound in bounds.items()}
 
     def tell(at: SearchProgress) -> None:
-        known = 0 < at.best_us < math.inf  # a model without kernels costs nothing
-        gap = 100 * (1 - at.bound_us / at.best_us) if known else 0.0 if at.best_us == 0 else 100.0
+        gap = 100 * relative_gap(at.best_us, at.bound_us)
         found = f"best {at.best_us / 1e3:.2f} ms, bound {at.bound_us / 1e3:.2f} ms, gap {gap:.1f} %"
         measurer.progress(f"{at.phase}: {found}; {at.measured} of {at.distinct} measured", 0, 0)
 
@@ -488,7 +476,7 @@ def verify_model(
 
 def shapes_text(types: Mapping[str, TensorType]) -> str:
     """`x 1x3x224x224, mask 1x16`, as reports name a plan."""
-    return ", ".join(f"{n} {'x'.join(map(str, t.shape)) or 'scalar'}" for n, t in types.items()) or "no inputs"
+    return ", ".join(f"{n} {shape_text(t.shape)}" for n, t in types.items()) or "no inputs"
 
 
 def _plain(value: Any) -> Any:

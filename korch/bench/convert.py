@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from korch.errors import KorchError
+from korch.ir.types import shape_text
 
 SECONDS = 3600
 _OUTPUTS = """
@@ -70,7 +71,7 @@ def _converted(
     In the command's words `MODEL` stands for the model, and OUT0, OUT1 for the files to write. It runs in
     a folder of its own, as converters leave further files about.
     """
-    shapes = "_".join("x".join(map(str, a.shape)) or "scalar" for a in inputs.values())
+    shapes = "_".join(shape_text(a.shape) for a in inputs.values())
     targets = [model.with_name(f"{model.stem}.{shapes}{suffix}") for suffix in suffixes]
     if all(t.exists() and t.stat().st_mtime >= model.stat().st_mtime for t in targets):
         return targets

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from korch.cli.common import JsonOption, ShapeOption, errors_in_one_line, parse_shapes, print_json, say
+from korch.ir.types import shape_text
 
 
 def explain(
@@ -67,4 +68,4 @@ def _explain_rules(model: Path, shape: list[str] | None, *, json: bool) -> None:
 
 
 def _sizes(inputs: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in inputs.items())
+    return ", ".join(f"{name} {shape_text(shape)}" for name, shape in inputs.items())

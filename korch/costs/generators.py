@@ -7,19 +7,17 @@ forked processes would inherit threads, and those of `multiprocessing` would run
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 from korch.codegen.kernel import Kernel
 from korch.codegen.target import Target
-from korch.costs.protocol import receive, send
+from korch.costs.protocol import end, receive, send, spawn
 from korch.ir.fragment import Fragment
 
 Offered = tuple[Kernel, ...] | str
@@ -48,12 +46,7 @@ class Generators:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(BrokenPipeError):
-                    if stream is not None:
-                        stream.close()
+            end(process)
         self._processes.clear()
 
     def generate(self, fragments: Sequence[Fragment]) -> Iterator[Offered]:
@@ -67,17 +60,9 @@ class Generators:
             yield from pool.map(self._ask, fragments)
 
     def _start(self) -> None:
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
         while len(self._processes) < self._count:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "korch.costs.generators"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-            )
-            self._processes.append(process)
-            self._idle.put(process)
+            self._processes.append(spawn("korch.costs.generators"))
+            self._idle.put(self._processes[-1])
 
     def _ask(self, fragment: Fragment) -> Offered:
         """One fragment, by a process that is free, or here when that process has died."""

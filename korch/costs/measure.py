@@ -7,14 +7,12 @@ numbers is dropped and named, and the run goes on.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
 import select
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +30,7 @@ from korch.codegen.target import Target
 from korch.codegen.toolchain import Toolchain, compile_shared
 from korch.costs.database import Cost, Database
 from korch.costs.generators import Generators
-from korch.costs.protocol import Batch, Job, Outcome, send
+from korch.costs.protocol import Batch, Job, Outcome, end, send, spawn
 from korch.costs.session import harness
 from korch.errors import KorchError, ToolchainError
 from korch.ir.fragment import Fragment
@@ -322,26 +320,13 @@ class _Workers:
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:
-            environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-            environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "korch.costs.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-            )
+            one = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            self.process = spawn("korch.costs.worker", **one)
         return self.process
 
     def _stop(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            self.process.wait()
-            for stream in (self.process.stdin, self.process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            end(self.process)
             self.process = None
 
 

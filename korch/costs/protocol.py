@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import struct
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +44,29 @@ class Outcome:
     microseconds: float | None = None
     failure: str | None = None
     started: bool = False
+
+
+def spawn(module: str, **variables: str) -> subprocess.Popen[bytes]:
+    """`python -m MODULE`, which finds what this process finds, with pipes to it; `variables` go to its environment."""
+    path = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ, PYTHONPATH=path, **variables),
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that `spawn` started, whatever it is doing."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 def send(stream: BinaryIO, message: object) -> None:

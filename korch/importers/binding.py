@@ -8,6 +8,7 @@ from onnx import GraphProto, TypeProto, ValueInfoProto, helper
 
 from korch.errors import InvalidInput, UnsupportedModel
 from korch.importers.attributes import dimensions, type_text
+from korch.ir.types import shape_text
 
 Shape = tuple[int, ...]
 
@@ -61,13 +62,14 @@ def _bind(value: ValueInfoProto, shape: Shape) -> dict[str, int]:
     if not value.type.HasField("tensor_type"):
         raise InvalidInput(f"input {value.name!r} is a {type_text(value.type)} and has no shape to give")
     if any(n < 0 for n in shape):
-        raise InvalidInput(f"input {value.name!r} cannot have the shape {text(shape)}: a dimension is negative")
+        raise InvalidInput(f"input {value.name!r} cannot have the shape {shape_text(shape)}: a dimension is negative")
     dims = dimensions(value.type)
     if dims is None:
         return {}
     if len(dims) != len(shape):
         raise InvalidInput(
-            f"input {value.name!r} has rank {len(dims)} ({type_text(value.type)}), not {len(shape)} ({text(shape)})"
+            f"input {value.name!r} has rank {len(dims)} ({type_text(value.type)}), "
+            f"not {len(shape)} ({shape_text(shape)})"
         )
     for k, (dim, size) in enumerate(zip(dims, shape, strict=True)):
         if isinstance(dim, int) and dim != size:
@@ -90,7 +92,7 @@ def _refuse_unbound(types: Mapping[str, TypeProto]) -> None:
     if not unbound:
         return
     listing = "; ".join(f"{name!r}: {_unbound_text(type_)}" for name, type_ in unbound.items())
-    example = " ".join(f"--shape {name}={text(_example(type_))}" for name, type_ in unbound.items())
+    example = " ".join(f"--shape {name}={shape_text(_example(type_))}" for name, type_ in unbound.items())
     raise UnsupportedModel(f"unbound dimensions of inputs: {listing}; bind them, for example with {example}")
 
 
@@ -108,8 +110,3 @@ def _example(type_: TypeProto) -> Shape:
         return (1, 3, 224, 224)
     usual = (1, 3, 224, 224) if len(dims) == 4 else (1, *[128] * len(dims))
     return tuple(usual[k] if isinstance(d, str) else d for k, d in enumerate(dims))
-
-
-def text(shape: Shape) -> str:
-    """As on the command line: `1x3x224x224`; `scalar` when there are no dimensions."""
-    return "x".join(map(str, shape)) or "scalar"

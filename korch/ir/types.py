@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -110,3 +111,8 @@ class TensorType:
     @staticmethod
     def of(array: np.ndarray) -> TensorType:
         return TensorType(DType.of(array.dtype), tuple(array.shape))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """As on the command line: `1x3x224x224`; `scalar` when there are no dimensions."""
+    return "x".join(map(str, shape)) or "scalar"

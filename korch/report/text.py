@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from korch.errors import InvalidInput
+from korch.ir.types import shape_text
 
 if TYPE_CHECKING:
     from korch.pipeline import Summary
@@ -33,11 +34,6 @@ def milliseconds(us: float | None) -> str:
     if us is None:
         return "unknown (a kernel of it could not be made)"
     return f"{us / 1e3:.3f} ms" if us >= 100 else f"{us:.3f} us"
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """`1x3x224x224`, as on the command line."""
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def plan_text(manifest: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from korch.candidates.candidate import Candidate
 from korch.candidates.dependence import bits
 from korch.selection.known import Known, Mask, Measure, Rebound
 from korch.selection.order import needed_only
-from korch.selection.program import Solution, Vector, program_of
+from korch.selection.program import Solution, Vector, program_of, relative_gap
 from korch.selection.reveal import Batching, promising
 from korch.selection.solver import Clock, NoPlan, Relaxation, Relaxed, solve
 
@@ -321,7 +321,7 @@ class _Search:
         return Certificate(
             objective_us=best,
             bound_us=bound,
-            gap=(best - bound) / best if best > 0 else 0.0,
+            gap=relative_gap(best, bound),
             candidates=len(self.known.keys),
             distinct=len(self.known.structures),
             measured=int(measured.sum()),

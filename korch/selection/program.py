@@ -79,7 +79,14 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        return 0.0 if self.objective <= self.bound else (self.objective - self.bound) / self.objective
+        return relative_gap(self.objective, self.bound)
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """The share of its cost that a plan may be from the best one; 1 for no plan at all (infinity)."""
+    if objective <= bound:
+        return 0.0
+    return 1.0 if objective == np.inf else (objective - bound) / objective
 
 
 def program_of(candidates: Candidates) -> Program:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from korch.candidates.build import Candidates
 from korch.candidates.groups import Group, reads_of
 from korch.ir.graph import Attribute, Definition, Graph
 from korch.ir.primitives import TABLE
@@ -145,8 +143,3 @@ def random_plan(program: Program, rng: random.Random) -> tuple[int, ...]:
         there.update(program.writes[chosen[-1]])
     assert order_of(program, chosen).runs
     return tuple(chosen)
-
-
-def with_columns(candidates: Candidates, keep: Sequence[int]) -> Candidates:
-    """Only some of the columns, no partitions."""
-    return replace(candidates, columns=tuple(candidates.columns[c] for c in keep), partitions={})

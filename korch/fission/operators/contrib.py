@@ -314,12 +314,12 @@ def FusedConv(
 
 
 def _real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    return centered(x, zero).cast(DType.FLOAT32) * scale.reshape(())
+    return centered(x, _scalar(zero)).cast(DType.FLOAT32) * scale.reshape(())
 
 
 def _levels(x: Tensor, scale: Tensor, zero: Tensor | None, to: DType) -> Tensor:
     """Rounded to nearest even, saturated."""
-    return shifted((x / scale.reshape(())).round(), None if zero is None else zero.reshape(()), to)
+    return shifted((x / scale.reshape(())).round(), _scalar(zero), to)
 
 
 def QLinearAdd(
@@ -334,7 +334,7 @@ def QLinearAdd(
     scale: Tensor,
     zero: Tensor | None = None,
 ) -> Tensor:
-    return _levels(_real(x, x_scale, _scalar(x_zero)) + _real(y, y_scale, _scalar(y_zero)), scale, zero, x.dtype)
+    return _levels(_real(x, x_scale, x_zero) + _real(y, y_scale, y_zero), scale, zero, x.dtype)
 
 
 def QLinearMul(
@@ -349,7 +349,7 @@ def QLinearMul(
     scale: Tensor,
     zero: Tensor | None = None,
 ) -> Tensor:
-    return _levels(_real(x, x_scale, _scalar(x_zero)) * _real(y, y_scale, _scalar(y_zero)), scale, zero, x.dtype)
+    return _levels(_real(x, x_scale, x_zero) * _real(y, y_scale, y_zero), scale, zero, x.dtype)
 
 
 def _scalar(zero: Tensor | None) -> Tensor | None:
@@ -365,7 +365,7 @@ def QLinearSigmoid(
     scale: Tensor,
     zero: Tensor | None = None,
 ) -> Tensor:
-    return _levels(activation.sigmoid(_real(x, x_scale, _scalar(x_zero))), scale, zero, x.dtype)
+    return _levels(activation.sigmoid(_real(x, x_scale, x_zero)), scale, zero, x.dtype)
 
 
 def QLinearLeakyRelu(
@@ -377,7 +377,7 @@ def QLinearLeakyRelu(
     scale: Tensor,
     zero: Tensor | None = None,
 ) -> Tensor:
-    w = _real(x, x_scale, _scalar(x_zero))
+    w = _real(x, x_scale, x_zero)
     return _levels(where(w < 0, w * number(op, "alpha", 0.01), w), scale, zero, x.dtype)
 
 
@@ -386,7 +386,7 @@ def QLinearGlobalAveragePool(
 ) -> Tensor:
     last = bool(integer(op, "channels_last", 0))
     axes = range(1, x.rank - 1) if last else range(2, x.rank)
-    return _levels(_real(x, x_scale, _scalar(x_zero)).mean(axes, keepdims=True), scale, zero, x.dtype)
+    return _levels(_real(x, x_scale, x_zero).mean(axes, keepdims=True), scale, zero, x.dtype)
 
 
 def QLinearAveragePool(
@@ -398,7 +398,7 @@ def QLinearAveragePool(
     scale: Tensor,
     zero: Tensor | None = None,
 ) -> Tensor:
-    w, last = _real(x, x_scale, _scalar(x_zero)), bool(integer(op, "channels_last", 0))
+    w, last = _real(x, x_scale, x_zero), bool(integer(op, "channels_last", 0))
     w = w.transpose((0, x.rank - 1, *range(1, x.rank - 1))) if last else w
     y = AveragePool(b, op, w)
     y = y.transpose((0, *range(2, x.rank), 1)) if last else y
@@ -408,7 +408,7 @@ def QLinearAveragePool(
 def QLinearConcat(b: Builder, op: Operator, scale: Tensor, zero: Tensor, *parts: Tensor) -> Tensor:
     """`parts` are a tensor, its scale and its zero point, again and again."""
     moved = [
-        _levels(_real(x, s, _scalar(z)), scale, zero, zero.dtype) for x, s, z in zip(*[iter(parts)] * 3, strict=True)
+        _levels(_real(x, s, z), scale, zero, zero.dtype) for x, s, z in zip(*[iter(parts)] * 3, strict=True)
     ]
     return concat(moved, moved[0].axis(integer(op, "axis")))
 
